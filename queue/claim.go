@@ -1,0 +1,96 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Ref names one run of a job: the id and the token that its claim made.
+type Ref struct {
+	ID    int64
+	Token uuid.UUID
+}
+
+// Run is a job that has been claimed: one attempt, owned by the claiming worker
+// until it is finished, its worker's lease runs out, or Deadline passes.
+type Run struct {
+	Ref
+	// Queue and Kind are as enqueued.
+	Queue, Kind string
+	// Payload is the job's JSON.
+	Payload json.RawMessage
+	// Priority is as enqueued; lower runs first.
+	Priority int16
+	// Attempt counts the runs begun, this one included: 1 is the first.
+	Attempt int
+	// MaxAttempts is how many runs may begin before the job is dead.
+	MaxAttempts int
+	// CreatedAt is when the job was enqueued, AvailableAt when this run became
+	// ready, and StartedAt when it was claimed, by the database's clock.
+	CreatedAt, AvailableAt, StartedAt time.Time
+	// Deadline is the hard limit of this run: StartedAt + timeout + lease.
+	// From then on it is taken back even when its worker still heartbeats.
+	Deadline time.Time
+	// Timeout and Lease are the queue's policy at the time of the claim.
+	Timeout, Lease time.Duration
+}
+
+// ClaimRequest asks for ready jobs of a queue.
+type ClaimRequest struct {
+	// Queue is the queue to claim from.
+	Queue string
+	// Worker identifies the claiming process: a random UUID made when it
+	// started, never a name that a later process could bear too. A worker id
+	// serves one queue.
+	Worker uuid.UUID
+	// Pod is a name shown to people; nothing depends on it.
+	Pod string
+	// Limit is how many jobs to claim at most, 1 to 10,000.
+	Limit int
+	// Kinds restricts the claim to these kinds; nil means all, and an empty
+	// list that is not nil means none.
+	Kinds []string
+}
+
+// Claim takes up to Limit ready jobs in order of priority, available time and
+// id, gives each a new run token, and returns them in that order. It is one
+// statement and, outside a transaction, committed when it returns. Claims never
+// wait for each other: a job that another is claiming is passed over.
+//
+// A claim also registers the worker and renews its lease when a good part of it
+// is spent. A suspended queue yields none. Fewer than Limit, or none, is not an
+// error. Errors: ErrQueueNotFound, ErrWorkerQueue, ErrInvalidArgument.
+func (c *Client) Claim(ctx context.Context, db DB, req ClaimRequest) ([]Run, error) {
+	var kinds any
+	if req.Kinds != nil {
+		kinds = req.Kinds
+	}
+	rows, err := db.Query(ctx, c.stmt.claim, req.Queue, req.Worker.String(), req.Limit, kinds, req.Pod)
+	if err != nil {
+		return nil, wrap("claim", err)
+	}
+	defer rows.Close()
+	var runs []Run
+	for rows.Next() {
+		run := Run{Queue: req.Queue}
+		if err := scanRun(rows, &run); err != nil {
+			return nil, wrap("claim", err)
+		}
+		runs = append(runs, run)
+	}
+	return runs, wrap("claim", rows.Err())
+}
+
+func scanRun(rows pgx.Rows, run *Run) error {
+	var timeout, lease int64
+	err := rows.Scan(&run.ID, &run.Token, &run.Kind, (*[]byte)(&run.Payload), &run.Priority,
+		&run.Attempt, &run.MaxAttempts, &run.CreatedAt, &run.AvailableAt, &run.StartedAt,
+		&run.Deadline, &timeout, &lease)
+	run.Timeout = time.Duration(timeout) * time.Millisecond
+	run.Lease = time.Duration(lease) * time.Millisecond
+	return err
+}

@@ -1,0 +1,125 @@
+package queue
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Failure reports a failed attempt.
+type Failure struct {
+	Ref
+	// Error is the message to keep. It is cut to 4,000 characters; NUL bytes
+	// and invalid UTF-8, which PostgreSQL cannot store, are replaced.
+	Error string
+	// Permanent buries the job at once, whatever attempts remain.
+	Permanent bool
+	// RetryAfter is the delay before the next attempt; 0 means the queue's
+	// backoff. It must not be negative.
+	RetryAfter time.Duration
+}
+
+// FailOutcome is what became of a job whose failure was accepted.
+type FailOutcome struct {
+	ID int64
+	// Dead is true when the job went to the dead letters.
+	Dead bool
+	// RetryAt is when the next attempt is due; zero when Dead.
+	RetryAt time.Time
+}
+
+// Succeed finishes runs as succeeded and returns the ids accepted. The others
+// were refused: their lease was lost, and their results must be dropped.
+//
+// Inside a transaction the jobs are finished when it commits, together with
+// whatever else it wrote, or not at all; this is how a handler in PostgreSQL
+// gets exactly-once effects. Check there that the id was accepted before
+// committing. worker may be uuid.Nil; the token alone decides then.
+func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) ([]int64, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	ids, tokens := refArrays(refs)
+	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.succeed, ids, tokens, workerArg(worker))
+	return accepted, wrap("succeed", err)
+}
+
+// Fail records failed attempts. A job with attempts left is scheduled again,
+// after RetryAfter or min(BackoffMax, BackoffBase·2^(attempt-1)) ± jitter;
+// one without, or whose failure is permanent, goes to the dead letters. It
+// returns an outcome for each failure accepted; the others were refused.
+func (c *Client) Fail(ctx context.Context, db DB, worker uuid.UUID, failures []Failure) ([]FailOutcome, error) {
+	if len(failures) == 0 {
+		return nil, nil
+	}
+	ids := make([]int64, len(failures))
+	tokens := make([]string, len(failures))
+	messages := make([]string, len(failures))
+	permanent := make([]bool, len(failures))
+	retryAfter := make([]float64, len(failures))
+	for i, f := range failures {
+		ids[i], tokens[i] = f.ID, f.Token.String()
+		messages[i] = cleanText(f.Error)
+		permanent[i] = f.Permanent
+		retryAfter[i] = f.RetryAfter.Seconds()
+	}
+	rows, err := db.Query(ctx, c.stmt.fail, ids, tokens, messages, permanent, retryAfter, workerArg(worker))
+	if err != nil {
+		return nil, wrap("fail", err)
+	}
+	defer rows.Close()
+	outcomes := make([]FailOutcome, 0, len(failures))
+	for rows.Next() {
+		var out FailOutcome
+		var retryAt *time.Time
+		if err := rows.Scan(&out.ID, &out.Dead, &retryAt); err != nil {
+			return nil, wrap("fail", err)
+		}
+		if retryAt != nil {
+			out.RetryAt = *retryAt
+		}
+		outcomes = append(outcomes, out)
+	}
+	return outcomes, wrap("fail", rows.Err())
+}
+
+// Snooze puts runs off by delay without counting the attempt, and returns the
+// ids accepted. A delay of 0 makes them pending at once, behind those that wait.
+func (c *Client) Snooze(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, delay time.Duration) ([]int64, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	ids, tokens := refArrays(refs)
+	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.snooze, ids, tokens, delay.Seconds(), workerArg(worker))
+	return accepted, wrap("snooze", err)
+}
+
+// Discard finishes runs as discarded: refused by a business rule, which is not
+// a failure. It returns the ids accepted. The reason is kept with the job.
+func (c *Client) Discard(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, reason string) ([]int64, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	ids, tokens := refArrays(refs)
+	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.discard, ids, tokens, cleanText(reason), workerArg(worker))
+	return accepted, wrap("discard", err)
+}
+
+// Cancel finishes jobs as cancelled, whatever live state they are in, and
+// returns the ids that were live. A worker that runs one of them learns of it
+// by its next heartbeat, and its result is refused.
+func (c *Client) Cancel(ctx context.Context, db DB, ids []int64, reason string) ([]int64, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	accepted, err := queryIDs(ctx, db, len(ids), c.stmt.cancel, ids, cleanText(reason))
+	return accepted, wrap("cancel", err)
+}
+
+// cleanText makes text storable: PostgreSQL refuses NUL and invalid UTF-8, and
+// a failure that cannot be recorded because of its message helps nobody.
+func cleanText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}

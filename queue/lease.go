@@ -1,0 +1,78 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Heartbeat is what a heartbeat learns.
+type Heartbeat struct {
+	// Lost are the ids among those held that this worker does not own any
+	// more: their lease was taken back, or the job was cancelled, or it was
+	// finished while the heartbeat was under way. Cancel their handlers and
+	// drop their results; ids the caller has finished meanwhile mean nothing.
+	Lost []int64
+	// LeaseExpiresAt is when the renewed lease ends unless renewed again, and
+	// Now the time of the heartbeat, both by the database's clock: subtract
+	// them rather than comparing with a local clock.
+	LeaseExpiresAt, Now time.Time
+	// Policy is the queue's policy as it stands.
+	Policy Policy
+}
+
+// Heartbeat renews the worker's lease, which is the lease of every job it
+// holds, and reports which of the held runs are lost. One row is written,
+// whatever the number of jobs. A worker that was removed because its lease had
+// run out is registered anew. Errors: ErrQueueNotFound, ErrWorkerQueue.
+func (c *Client) Heartbeat(ctx context.Context, db DB, worker uuid.UUID, queue string, held []Ref) (Heartbeat, error) {
+	ids, tokens := refArrays(held)
+	var hb Heartbeat
+	var policy []byte
+	err := db.QueryRow(ctx, c.stmt.heartbeat, worker.String(), queue, ids, tokens).
+		Scan(&hb.Lost, &hb.LeaseExpiresAt, &hb.Now, &policy)
+	if err != nil {
+		return Heartbeat{}, wrap("heartbeat", err)
+	}
+	hb.Policy, err = parsePolicy(policy)
+	return hb, wrap("heartbeat", err)
+}
+
+// Release gives runs back unfinished: they become pending at once, keep their
+// place in the order, and the attempt is not counted. It returns the ids
+// accepted; the others were no longer owned.
+func (c *Client) Release(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) ([]int64, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	ids, tokens := refArrays(refs)
+	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.release, ids, tokens, workerArg(worker))
+	return accepted, wrap("release", err)
+}
+
+// Unregister releases every run the worker still holds and removes its row.
+// Call it last when shutting down. An unknown worker is not an error.
+func (c *Client) Unregister(ctx context.Context, db DB, worker uuid.UUID) error {
+	_, err := db.Exec(ctx, c.stmt.unregister, worker.String())
+	return wrap("unregister", err)
+}
+
+// workerArg is the worker as an SQL argument: uuid.Nil is NULL, which means
+// that the run's token alone decides.
+func workerArg(worker uuid.UUID) any {
+	if worker == uuid.Nil {
+		return nil
+	}
+	return worker.String()
+}
+
+// refArrays splits refs into the two arrays that the protocol takes.
+func refArrays(refs []Ref) ([]int64, []string) {
+	ids := make([]int64, len(refs))
+	tokens := make([]string, len(refs))
+	for i, ref := range refs {
+		ids[i], tokens[i] = ref.ID, ref.Token.String()
+	}
+	return ids, tokens
+}

@@ -1,0 +1,82 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// statements holds the text of each call, made once per client. Every argument
+// has a cast: with QueryExecModeExec and the simple protocol PostgreSQL is told
+// no types, and the cast is what makes it read the text right.
+type statements struct {
+	enqueue, claim, heartbeat, release, unregister   string
+	succeed, fail, snooze, discard, cancel           string
+	reap, sample, setPolicy, getPolicy, releaseOwner string
+	listDead, requeue, requeueKind, purgeDead        string
+	getJob, listJobs                                 string
+}
+
+func newStatements(schema string) statements {
+	call := func(columns, function, args string) string {
+		return fmt.Sprintf("SELECT %s FROM %s.%s(%s)", columns, schema, function, args)
+	}
+	const refs = "$1::bigint[], $2::text[]::uuid[]"
+	return statements{
+		enqueue: call("id", "enqueue_many", "$1::text, $2::text[], $3::text[]::jsonb[], $4::smallint[], "+
+			"$5::double precision[], $6::text[]::timestamptz[], $7::integer[]"),
+		claim: call("id, token, kind, payload, priority, attempt, max_attempts, created_at, available_at, "+
+			"started_at, deadline, timeout_ms, lease_ms", "claim",
+			"$1::text, $2::uuid, $3::integer, $4::text[], $5::text"),
+		heartbeat:    call("lost, lease_expires_at, now, policy", "heartbeat", "$1::uuid, $2::text, $3::bigint[], $4::text[]::uuid[]"),
+		release:      call("id", "release", refs+", $3::uuid"),
+		unregister:   call("1", "unregister", "$1::uuid"),
+		succeed:      call("id", "succeed", refs+", $3::uuid"),
+		fail:         call("id, dead, retry_at", "fail", refs+", $3::text[], $4::boolean[], $5::double precision[], $6::uuid"),
+		snooze:       call("id", "snooze", refs+", $3::double precision, $4::uuid"),
+		discard:      call("id", "discard", refs+", $3::text, $4::uuid"),
+		cancel:       call("id", "cancel", "$1::bigint[], $2::text"),
+		reap:         call("returned, buried, promoted, workers_removed, finished_purged, dead_purged, more", "reap", "$1::text, $2::integer, $3::boolean"),
+		sample:       call("s", "sample", "") + " AS s",
+		setPolicy:    call("1", "set_policy", "$1::text, $2::jsonb"),
+		getPolicy:    call("p", "get_policy", "$1::text") + " AS p",
+		releaseOwner: call("1", "release_owner", "$1::text, $2::text"),
+		listDead: call("id, queue, kind, priority, payload, attempt, max_attempts, created_at, died_at, "+
+			"reason, last_error, errors", "list_dead", "$1::text, $2::integer, $3::bigint"),
+		requeue:     call("id", "requeue", "$1::text, $2::bigint[]"),
+		requeueKind: call("id", "requeue_kind", "$1::text, $2::text, $3::integer"),
+		purgeDead:   call("n", "purge_dead", "$1::text, $2::double precision, $3::integer") + " AS n",
+		getJob:      call(jobColumns, "get_job", "$1::bigint"),
+		listJobs:    call(jobColumns, "list_jobs", "$1::text, $2::text, $3::text, $4::integer, $5::bigint"),
+	}
+}
+
+const jobColumns = "id, queue, kind, state, priority, payload, attempt, max_attempts, created_at, " +
+	"available_at, started_at, deadline, worker_id, finished_at, reason, last_error, errors"
+
+// queryIDs runs a statement that returns one bigint column. The result is never
+// nil when the statement succeeds; capacity is a hint.
+func queryIDs(ctx context.Context, db DB, capacity int, sql string, args ...any) ([]int64, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	ids := make([]int64, 0, capacity)
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// formatTime writes a time as PostgreSQL reads it, to the microsecond it keeps.
+func formatTime(t time.Time) string {
+	return t.UTC().Format("2006-01-02T15:04:05.999999Z")
+}
