@@ -1,0 +1,169 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+const (
+	// recheck is when to look again after a claim that brought some jobs, but fewer
+	// than asked: a job enqueued while that claim ran was not announced, because its
+	// producer still saw others pending.
+	recheck = 25 * time.Millisecond
+	// pollGrowth is how much longer an idle worker waits after each empty claim.
+	pollGrowth = 1.5
+)
+
+// claimLoop keeps the slots supplied until ctx is done.
+//
+// It claims when two things hold: there may be jobs (the last claim was full, a
+// notification came, or it is time to poll), and there is room for them (idle
+// slots, and the little ahead of them that the backlog wants).
+func (e *engine) claimLoop(ctx context.Context) {
+	defer e.health.ended("claim")
+	failing := backoff{base: 100 * time.Millisecond, ceiling: 5 * time.Second}
+	idle := e.cfg.PollInterval
+	poll := time.NewTimer(0)
+	defer poll.Stop()
+	maybe := false // there may be jobs
+	for {
+		e.health.turn("claim")
+		want := 0
+		if maybe {
+			want = e.want()
+		}
+		if want == 0 {
+			if !e.awaitClaim(ctx, &maybe, poll) {
+				return
+			}
+			continue
+		}
+		got, err := e.claim(ctx, want)
+		e.contact("claim", err)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			maybe = false
+			poll.Reset(failing.next())
+			continue
+		case got >= want:
+			idle = e.cfg.PollInterval
+			poll.Reset(idle)
+		case got > 0:
+			maybe = false
+			idle = e.cfg.PollInterval
+			poll.Reset(jitter(recheck, 0.2))
+		default:
+			maybe = false
+			poll.Reset(jitter(idle, 0.2))
+			idle = min(time.Duration(float64(idle)*pollGrowth), e.cfg.PollMax)
+		}
+		failing.reset()
+	}
+}
+
+// awaitClaim waits for a reason to look again; it is false when ctx is done.
+func (e *engine) awaitClaim(ctx context.Context, maybe *bool, poll *time.Timer) bool {
+	room := e.backlog.wake
+	if !*maybe {
+		room = nil // room is no reason while nothing is known to be there
+	}
+	quiet := time.NewTimer(maxQuiet)
+	defer quiet.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-e.woken:
+		*maybe = true
+	case <-poll.C:
+		*maybe = true
+	case <-room:
+	case <-quiet.C:
+	}
+	return true
+}
+
+// want is how many jobs to claim now.
+func (e *engine) want() int {
+	batch := max(e.policy.Load().BatchSize, 1)
+	e.backlog.setAhead(e.pace.ahead(e.cfg.Slots, batch))
+	if e.completer.unwritten() > 2*batch+e.cfg.Slots {
+		return 0 // results first; the completer nudges when it has written some
+	}
+	return min(e.backlog.room(), batch)
+}
+
+// claim claims up to limit jobs and hands them to the slots.
+func (e *engine) claim(ctx context.Context, limit int) (int, error) {
+	id := e.identities.take()
+	// A claim under way is not cut off when the worker is asked to stop: what it
+	// brings is given back below, instead of running unknown until its lease is over.
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	defer cancel()
+	sent := time.Now()
+	runs, err := e.client.Claim(call, e.pool, queue.ClaimRequest{
+		Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds,
+	})
+	took := time.Since(sent)
+	e.metrics.claimed(limit, len(runs), took, err)
+	if err != nil {
+		if mayHaveCommitted(err) {
+			// It may have claimed jobs that nobody here knows of.
+			id.retire()
+			e.beat()
+		}
+		id.endClaim()
+		return 0, err
+	}
+	e.pace.claimed(took)
+	jobs := make([]*held, len(runs))
+	lease := e.policy.Load().Lease
+	for i, run := range runs {
+		lease = run.Lease
+		reg := e.handlers[run.Kind]
+		reg.queueWait.Observe(max(run.StartedAt.Sub(run.AvailableAt), 0).Seconds())
+		jobs[i] = newHeld(run, id, reg, sent)
+	}
+	id.registered(sent, lease)
+	id.add(jobs)
+	if !id.endClaim() {
+		// The lease ran out by our own clock while the claim was under way.
+		e.giveUp(jobs)
+		return 0, errors.New("worker: the lease ran out during the claim")
+	}
+	if ctx.Err() != nil {
+		e.giveBack(jobs)
+		return 0, nil
+	}
+	e.backlog.push(jobs)
+	return len(jobs), nil
+}
+
+// giveBack returns jobs that no handler has seen to the queue, their attempt not
+// counted.
+func (e *engine) giveBack(jobs []*held) int {
+	results := make([]*result, 0, len(jobs))
+	for _, h := range jobs {
+		if h.takeBack() {
+			results = append(results, &result{held: h, action: actRelease})
+		}
+	}
+	e.completer.add(results...)
+	return len(results)
+}
+
+// giveUp treats jobs as lost by this process's own clock.
+func (e *engine) giveUp(jobs []*held) (lost int) {
+	for _, h := range jobs {
+		if h.lose() {
+			lost++
+			e.metrics.lostByClock.Inc()
+			h.identity.remove(h)
+		}
+	}
+	return lost
+}

@@ -1,0 +1,329 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// settler writes what became of runs. Each method returns those the database
+// accepted; it refuses a run whose lease was lost.
+type settler interface {
+	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error)
+	Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error)
+	Snooze(ctx context.Context, worker uuid.UUID, refs []queue.Ref, delay time.Duration) ([]int64, error)
+	Discard(ctx context.Context, worker uuid.UUID, refs []queue.Ref, reason string) ([]int64, error)
+	Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error)
+}
+
+const (
+	// maxWrite is the largest number of results in one statement.
+	maxWrite = 1000
+	// writeTimeout bounds one statement; its results stay and are tried again.
+	writeTimeout = 10 * time.Second
+	// parkFirst and parkMax bound the time between two tries of a result that the
+	// database rejects by itself, as one of a batch that it accepts.
+	parkFirst, parkMax = time.Second, 30 * time.Second
+)
+
+// completer writes results. One statement is under way at a time, and what comes
+// in meanwhile goes into the next one: alone when the worker is idle, together when
+// it is not. No result leaves it but by an answer of the database.
+type completer struct {
+	store   settler
+	log     *slog.Logger
+	metrics *metrics
+	wrote   func() // after each write: there is room again
+	turn    func() // the loop turns
+
+	backoff backoff
+
+	mu      sync.Mutex
+	pending []*result // to be written next
+	parked  []*result // to be written alone, later
+	writing int
+	closed  bool
+	changed chan struct{} // one token when pending or closed has changed
+	settled sync.Cond     // the completer has become empty
+}
+
+func newCompleter(store settler, log *slog.Logger, m *metrics, wrote, turn func()) *completer {
+	c := &completer{
+		store: store, log: log, metrics: m, wrote: wrote, turn: turn,
+		backoff: backoff{base: 100 * time.Millisecond, ceiling: 2 * time.Second},
+		changed: make(chan struct{}, 1),
+	}
+	c.settled.L = &c.mu
+	return c
+}
+
+// add takes over results; it never blocks. The claim loop keeps their number
+// bounded by claiming no more while too many are unwritten.
+func (c *completer) add(results ...*result) {
+	if len(results) == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.pending = append(c.pending, results...)
+	c.mu.Unlock()
+	c.nudge()
+}
+
+func (c *completer) nudge() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// unwritten is the number of results that the database has not answered for.
+func (c *completer) unwritten() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unwrittenLocked()
+}
+
+func (c *completer) unwrittenLocked() int { return len(c.pending) + len(c.parked) + c.writing }
+
+// flush waits until everything is written or ctx is done.
+func (c *completer) flush(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.settled.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.unwrittenLocked() > 0 && ctx.Err() == nil {
+		c.settled.Wait()
+	}
+}
+
+// close ends run once the current statement is answered.
+func (c *completer) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.nudge()
+}
+
+// run writes until close is called or ctx is done.
+func (c *completer) run(ctx context.Context) {
+	for {
+		batch, wait, closed := c.take()
+		if closed || ctx.Err() != nil {
+			return
+		}
+		c.turn()
+		if len(batch) == 0 {
+			timer := time.NewTimer(wait)
+			select {
+			case <-c.changed:
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+			continue
+		}
+		paused := c.write(ctx, batch)
+		c.mu.Lock()
+		c.writing = 0
+		if c.unwrittenLocked() == 0 {
+			c.settled.Broadcast()
+		}
+		c.mu.Unlock()
+		c.wrote()
+		if paused {
+			sleep(ctx, c.backoff.next())
+		}
+	}
+}
+
+// take moves what is due to be written out of the queue, or says how long there is
+// nothing to do.
+func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wait = maxQuiet
+	if c.closed {
+		return nil, 0, true
+	}
+	if n := min(len(c.pending), maxWrite); n > 0 {
+		batch = append(batch, c.pending[:n]...)
+		rest := copy(c.pending, c.pending[n:])
+		clear(c.pending[rest:])
+		c.pending = c.pending[:rest]
+		c.writing = n
+		return batch, 0, false
+	}
+	now := time.Now()
+	for i, r := range c.parked {
+		if due := r.notBefore.Sub(now); due > 0 {
+			wait = min(wait, due)
+			continue
+		}
+		c.parked = append(c.parked[:i], c.parked[i+1:]...)
+		c.writing = 1
+		return []*result{r}, 0, false
+	}
+	return nil, wait, false
+}
+
+// write writes a batch, one statement for each kind of result. It is true when the
+// database could not be used, and a pause is due.
+func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
+	for _, same := range grouped(batch) {
+		if paused {
+			c.putBack(same)
+			continue
+		}
+		err := c.send(ctx, same)
+		switch {
+		case err == nil:
+			c.backoff.reset()
+		case concernsData(err) && len(same) > 1:
+			// One of them may be to blame: let the others through.
+			for _, r := range same {
+				if err := c.send(ctx, []*result{r}); err != nil {
+					c.park(r, err)
+				}
+			}
+		case concernsData(err):
+			c.park(same[0], err)
+		default:
+			c.log.Warn("results not written, trying again",
+				"action", same[0].action.String(), "jobs", len(same), "error", err)
+			c.putBack(same)
+			paused = true
+		}
+	}
+	return paused
+}
+
+func (c *completer) putBack(results []*result) {
+	c.mu.Lock()
+	c.pending = append(results, c.pending...)
+	c.writing -= len(results)
+	c.mu.Unlock()
+}
+
+func (c *completer) park(r *result, err error) {
+	h := r.held
+	c.log.Error("the database rejects a result, trying again later", "action", r.action.String(),
+		"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", err)
+	r.notBefore = time.Now().Add(min(parkFirst<<min(r.tries, 10), parkMax))
+	c.mu.Lock()
+	c.parked = append(c.parked, r)
+	c.writing--
+	c.mu.Unlock()
+}
+
+// send writes results of one group and accounts for the answer.
+func (c *completer) send(ctx context.Context, same []*result) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	worker, kind := same[0].held.identity.id, same[0].action
+	begun := time.Now()
+	accepted := make(map[int64]string, len(same))
+	note := func(ids []int64, outcome string) {
+		for _, id := range ids {
+			accepted[id] = outcome
+		}
+	}
+	var ids []int64
+	var err error
+	switch kind {
+	case actSucceed:
+		ids, err = c.store.Succeed(ctx, worker, refsOf(same))
+		note(ids, outcomeSucceeded)
+	case actFail, actVerify:
+		var outcomes []queue.FailOutcome
+		outcomes, err = c.store.Fail(ctx, worker, failuresOf(same))
+		for _, o := range outcomes {
+			accepted[o.ID] = outcomeRetried
+			if o.Dead {
+				accepted[o.ID] = outcomeDead
+			}
+		}
+	case actSnooze:
+		ids, err = c.store.Snooze(ctx, worker, refsOf(same), same[0].delay)
+		note(ids, outcomeSnoozed)
+	case actDiscard:
+		ids, err = c.store.Discard(ctx, worker, refsOf(same), same[0].text)
+		note(ids, outcomeDiscarded)
+	case actRelease:
+		ids, err = c.store.Release(ctx, worker, refsOf(same))
+		note(ids, outcomeReleased)
+	}
+	c.metrics.wrote(len(same), time.Since(begun), err)
+	if err != nil {
+		unsure := mayHaveCommitted(err)
+		for _, r := range same {
+			r.tries++
+			r.unsure = r.unsure || unsure
+		}
+		return err
+	}
+	for _, r := range same {
+		c.account(r, accepted[r.held.ID])
+		r.held.identity.remove(r.held)
+	}
+	return nil
+}
+
+// account counts and logs one answered result; outcome is empty for a refused one.
+func (c *completer) account(r *result, outcome string) {
+	h := r.held
+	if outcome == "" {
+		switch {
+		case r.action == actVerify && !r.handlerFailed:
+			outcome = outcomeSucceeded
+		case r.action == actVerify, r.unsure:
+			outcome = outcomeUnconfirmed
+		default:
+			outcome = outcomeRefused
+			c.metrics.staleByDatabase.Inc()
+		}
+	}
+	c.metrics.completed(outcome)
+	level := slog.LevelDebug
+	switch outcome {
+	case outcomeRetried, outcomeRefused:
+		level = slog.LevelWarn
+	case outcomeDead:
+		level = slog.LevelError
+	case outcomeDiscarded:
+		level = slog.LevelInfo
+	}
+	if !c.log.Enabled(context.Background(), level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("outcome", outcome), slog.Int64("job", h.ID), slog.String("kind", h.Kind),
+		slog.Int("attempt", h.Attempt), slog.Int("max_attempts", h.MaxAttempts),
+		slog.String("worker", h.identity.id.String()),
+	}
+	if r.action == actFail || r.action == actVerify && outcome != outcomeSucceeded {
+		attrs = append(attrs, slog.String("error", r.text))
+	}
+	if outcome == outcomeDiscarded {
+		attrs = append(attrs, slog.String("reason", r.text))
+	}
+	c.log.LogAttrs(context.Background(), level, "job ended", attrs...)
+}
+
+// sleep waits for d or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

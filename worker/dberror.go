@@ -1,0 +1,39 @@
+package worker
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// mayHaveCommitted is true when a statement that failed with err may have taken
+// effect all the same. PostgreSQL rolls back a statement that it answers with an
+// ERROR; a FATAL may end the session between the commit and its answer, as a
+// severed connection and a timeout may.
+func mayHaveCommitted(err error) bool {
+	var server *pgconn.PgError
+	var connect *pgconn.ConnectError
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &connect), pgconn.SafeToRetry(err):
+		return false
+	case errors.As(err, &server):
+		return server.SeverityUnlocalized != "ERROR"
+	}
+	return true
+}
+
+// concernsData is true for an error that one row of a batch can cause, so that
+// the others should be tried without it.
+func concernsData(err error) bool {
+	var server *pgconn.PgError
+	if !errors.As(err, &server) || len(server.Code) != 5 {
+		return false
+	}
+	switch server.Code[:2] {
+	case "21", "22", "23", "P0", "JQ":
+		return true
+	}
+	return false
+}

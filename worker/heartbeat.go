@@ -1,0 +1,209 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+const (
+	// watchEvery is how often this process looks at its own clock.
+	watchEvery = 250 * time.Millisecond
+	// beatRetryMax bounds the time between tries of a failing heartbeat.
+	beatRetryMax = 2 * time.Second
+)
+
+// beat asks the heartbeat loop for a turn now.
+func (e *engine) beat() {
+	select {
+	case e.beatNow <- struct{}{}:
+	default:
+	}
+}
+
+// heartbeatLoop extends the leases of what is held until ctx is done. A heartbeat
+// is one statement, whatever the number of jobs, and brings the policy.
+func (e *engine) heartbeatLoop(ctx context.Context) {
+	defer e.health.ended("heartbeat")
+	failing := backoff{base: 100 * time.Millisecond, ceiling: beatRetryMax}
+	for {
+		e.health.turn("heartbeat")
+		ok := true
+		for _, id := range e.identities.all() {
+			ok = e.beatOne(ctx, id) && ok
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		wait := failing.next()
+		if ok {
+			failing.reset()
+			wait = jitter(e.policy.Load().Heartbeat, 0.1)
+		}
+		if !e.untilBeat(ctx, wait) {
+			return
+		}
+	}
+}
+
+// untilBeat waits for d, or less when asked for a heartbeat now.
+func (e *engine) untilBeat(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	quiet := time.NewTicker(maxQuiet)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-e.beatNow:
+			return true
+		case <-quiet.C:
+			e.health.turn("heartbeat")
+		}
+	}
+}
+
+// beatOne sends one identity's heartbeat, or ends an identity that is over. It is
+// false when it should be tried again soon.
+func (e *engine) beatOne(ctx context.Context, id *identity) bool {
+	beating, done := id.state()
+	switch {
+	case done && !beating:
+		e.identities.forget(id)
+		return true
+	case done:
+		return e.unregister(ctx, id)
+	case !beating:
+		return true
+	}
+	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	jobs := id.active()
+	refs := make([]queue.Ref, len(jobs))
+	for i, h := range jobs {
+		refs[i] = h.Ref
+	}
+	sent := time.Now()
+	hb, err := e.client.Heartbeat(call, e.pool, id.id, e.cfg.Queue, refs)
+	if ctx.Err() != nil {
+		return true
+	}
+	e.contact("heartbeat", err)
+	if err != nil {
+		e.metrics.heartbeats.WithLabelValues("error").Inc()
+		return false
+	}
+	e.metrics.heartbeats.WithLabelValues("ok").Inc()
+	id.renew(sent, hb.LeaseExpiresAt.Sub(hb.Now))
+	e.adopt(hb.Policy)
+	e.lose(jobs, hb.Lost)
+	return true
+}
+
+// unregister removes the row of a retired identity, and with it releases any runs
+// that a claim without an answer may have left there.
+func (e *engine) unregister(ctx context.Context, id *identity) bool {
+	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	if err := e.client.Unregister(call, e.pool, id.id); err != nil {
+		e.log.Warn("worker row not removed, trying again", "worker", id.id, "error", err)
+		return false
+	}
+	e.identities.forget(id)
+	return true
+}
+
+// lose cancels the handlers of those jobs that the database says are lost. A job
+// that was settled while the heartbeat was under way is not.
+func (e *engine) lose(jobs []*held, ids []int64) {
+	if len(ids) == 0 {
+		return
+	}
+	lost := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		lost[id] = true
+	}
+	for _, h := range jobs {
+		if !lost[h.ID] || !h.lose() {
+			continue
+		}
+		h.identity.remove(h)
+		e.metrics.lostByHeartbeat.Inc()
+		e.log.Warn("lease lost: the handler's context is cancelled", "job", h.ID, "kind", h.Kind,
+			"attempt", h.Attempt, "worker", h.identity.id)
+	}
+}
+
+// watch looks at this process's own clock until ctx is done: for leases that could
+// not be extended in time, for handlers past their hard limit, and for jobs that
+// have waited in memory for too long.
+func (e *engine) watch(ctx context.Context) {
+	defer e.health.ended("watch")
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		e.health.turn("watch")
+		now := time.Now()
+		e.expireLeases(now)
+		e.writeOffStuck(now)
+		e.relieve(now)
+	}
+}
+
+func (e *engine) expireLeases(now time.Time) {
+	for _, id := range e.identities.all() {
+		if !id.expire(now) {
+			continue
+		}
+		lost := e.giveUp(id.active())
+		e.beat()
+		if lost == 0 {
+			continue // only results are left, and the database judges those
+		}
+		e.log.Error("the lease could not be extended in time: all jobs held are treated as lost",
+			"worker", id.id, "jobs", lost)
+	}
+}
+
+// writeOffStuck reports handlers that went on past their job's hard limit. Their
+// attempt has failed, and their slot is gone: the process must be replaced.
+func (e *engine) writeOffStuck(now time.Time) {
+	for i := range e.current {
+		h := e.current[i].Load()
+		if h == nil {
+			continue
+		}
+		stuck, settled := h.writeOff(now)
+		if !stuck {
+			continue
+		}
+		e.metrics.stuck.Inc()
+		e.log.Error("handler is stuck: it ignored its context past the job's hard limit; this process ends",
+			"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "worker", h.identity.id,
+			"seconds", now.Sub(h.startedAt).Seconds())
+		if settled {
+			e.completer.add(&result{held: h, action: actFail, text: ErrStuckHandler.Error()})
+		}
+		e.stuckOne.Do(func() { close(e.stuck) })
+	}
+}
+
+// relieve gives back jobs that have waited in memory for too long, because those
+// before them took longer than was to be expected.
+func (e *engine) relieve(now time.Time) {
+	old := func(h *held) bool { return now.Sub(h.claimedAt) > maxBacklogWait }
+	jobs := e.backlog.withdraw(func(h *held) bool { return !old(h) })
+	if n := e.giveBack(jobs); n > 0 {
+		e.pace.overtaken(maxBacklogWait)
+		e.log.Info("jobs given back that waited for slower ones", "jobs", n)
+	}
+}

@@ -1,0 +1,167 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// stage is where a held job stands in this process.
+type stage int
+
+const (
+	stageWaiting stage = iota // in memory, no handler has seen it
+	stageRunning              // its handler runs
+	stageSettled              // what becomes of it is decided, once and for all
+	stageLost                 // it is another worker's now
+)
+
+// held is one claimed run while it is in this process's hands. Whoever moves it
+// to stageSettled or stageLost owns what follows; all others let go.
+type held struct {
+	queue.Run
+	identity *identity
+	handler  *registration
+
+	// Local times of this process's monotonic clock. claimedAt is taken before the
+	// claim was sent, so that hardLimit, the run's deadline in the database, is never
+	// later here than there.
+	claimedAt time.Time
+	hardLimit time.Time
+
+	mu          sync.Mutex
+	stage       stage
+	cancel      context.CancelCauseFunc
+	startedAt   time.Time
+	returned    bool // the handler is back
+	succeeded   bool // Job.Succeed was accepted inside the handler's transaction
+	interrupted bool // the worker stops and has cancelled the context
+	stuck       bool // reported as past its hard limit
+}
+
+func newHeld(run queue.Run, id *identity, reg *registration, claimedAt time.Time) *held {
+	h := &held{Run: run, identity: id, handler: reg, claimedAt: claimedAt}
+	if !run.Deadline.IsZero() {
+		h.hardLimit = claimedAt.Add(run.Deadline.Sub(run.StartedAt))
+	}
+	return h
+}
+
+// begin marks the handler's start. It is false when the job has been lost or
+// taken back in the meantime.
+func (h *held) begin(cancel context.CancelCauseFunc, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stage != stageWaiting {
+		return false
+	}
+	h.stage, h.cancel, h.startedAt = stageRunning, cancel, now
+	return true
+}
+
+// takeBack settles a job that no handler has seen.
+func (h *held) takeBack() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stage != stageWaiting {
+		return false
+	}
+	h.stage = stageSettled
+	return true
+}
+
+// finish is called once by the slot whose handler has returned. settled is false
+// when the lease was lost or somebody else has settled the run, and the handler's
+// result must be dropped.
+func (h *held) finish() (settled, succeeded, interrupted bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.returned = true
+	if h.stage == stageRunning {
+		h.stage = stageSettled
+		settled = true
+	}
+	return settled, h.succeeded, h.interrupted
+}
+
+// abandon settles a run whose handler is not waited for any longer.
+func (h *held) abandon() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stage != stageRunning {
+		return false
+	}
+	h.stage = stageSettled
+	return true
+}
+
+// lose takes the job out of this process's hands and tells its handler why. A
+// committed Job.Succeed looks lost to a heartbeat, because the row is gone; such a
+// handler is left alone to return. It is false when there was nothing to lose.
+func (h *held) lose() bool {
+	h.mu.Lock()
+	if h.succeeded || h.stage == stageSettled || h.stage == stageLost {
+		h.mu.Unlock()
+		return false
+	}
+	h.stage = stageLost
+	cancel := h.cancel
+	h.mu.Unlock()
+	if cancel != nil {
+		cancel(ErrLeaseLost)
+	}
+	return true
+}
+
+// interrupt ends the context of a running handler because the worker stops. The
+// handler's result still counts if it comes in time.
+func (h *held) interrupt() bool {
+	h.mu.Lock()
+	cancel := h.cancel
+	running := h.stage == stageRunning
+	h.interrupted = h.interrupted || running
+	h.mu.Unlock()
+	if running {
+		cancel(ErrShutdown)
+	}
+	return running
+}
+
+// writeOff reports, once, a handler that goes on past the hard limit; settled
+// says that the run was still this process's to settle.
+func (h *held) writeOff(now time.Time) (stuck, settled bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	begun := !h.startedAt.IsZero()
+	if !begun || h.returned || h.stuck || h.hardLimit.IsZero() || now.Before(h.hardLimit) {
+		return false, false
+	}
+	h.stuck = true
+	if h.stage == stageRunning {
+		h.stage = stageSettled
+		settled = true
+	}
+	return true, settled
+}
+
+// markSucceeded notes that the database accepted Job.Succeed.
+func (h *held) markSucceeded() {
+	h.mu.Lock()
+	h.succeeded = true
+	h.mu.Unlock()
+}
+
+func (h *held) isStuck() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stuck
+}
+
+// active is true while the job's lease matters to this process.
+func (h *held) active() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stage == stageWaiting || h.stage == stageRunning
+}

@@ -1,0 +1,166 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// identity is a worker row in the database, this process's view of its lease, and
+// what is held under it.
+//
+// A process normally has one for its life. It takes a new one in two cases, so
+// that the old row can run out or be unregistered by itself. When the answer to a
+// claim is lost, rows may run under the old identity that nobody here knows of,
+// and extending its lease would keep them. When the lease has run out by this
+// process's own clock, everything under it is given up, and must not be revived by
+// a late heartbeat.
+type identity struct {
+	id uuid.UUID
+
+	mu        sync.Mutex
+	renewedAt time.Time     // local, before the last successful renewal was sent
+	lease     time.Duration // what that renewal was good for
+	jobs      map[*held]struct{}
+	claiming  int  // claims under way
+	retired   bool // no more claims
+	expired   bool // given up
+}
+
+func newIdentity() *identity {
+	return &identity{id: uuid.New(), jobs: map[*held]struct{}{}}
+}
+
+// renew notes a lease extended by a statement that was sent at sentAt.
+func (i *identity) renew(sentAt time.Time, lease time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if lease > 0 && sentAt.After(i.renewedAt) {
+		i.renewedAt, i.lease = sentAt, lease
+	}
+}
+
+// registered notes the lease that came with the identity's first claim. Later
+// claims do not count, because a claim need not extend a lease that is fresh enough.
+func (i *identity) registered(sentAt time.Time, lease time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.renewedAt.IsZero() {
+		i.renewedAt, i.lease = sentAt, lease
+	}
+}
+
+// expire reports, once, that the lease has run out by this process's own clock
+// while something was held under it, and retires the identity.
+func (i *identity) expire(now time.Time) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.expired || i.renewedAt.IsZero() || len(i.jobs) == 0 || now.Sub(i.renewedAt) < i.lease {
+		return false
+	}
+	i.expired, i.retired = true, true
+	return true
+}
+
+func (i *identity) add(jobs []*held) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, h := range jobs {
+		i.jobs[h] = struct{}{}
+	}
+}
+
+func (i *identity) remove(h *held) {
+	i.mu.Lock()
+	delete(i.jobs, h)
+	i.mu.Unlock()
+}
+
+// active lists the jobs whose lease matters: those that wait in memory or run.
+func (i *identity) active() []*held {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	list := make([]*held, 0, len(i.jobs))
+	for h := range i.jobs {
+		if h.active() {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// beginClaim is false when the identity must not claim any more.
+func (i *identity) beginClaim() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.retired {
+		return false
+	}
+	i.claiming++
+	return true
+}
+
+// endClaim ends what beginClaim began; it is false when the identity has been
+// given up in the meantime, and with it whatever the claim brought.
+func (i *identity) endClaim() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.claiming--
+	return !i.expired
+}
+
+func (i *identity) retire() {
+	i.mu.Lock()
+	i.retired = true
+	i.mu.Unlock()
+}
+
+// state says whether the identity still needs heartbeats, and whether it can be
+// unregistered because nothing hangs on it any more.
+func (i *identity) state() (beating, done bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	empty := len(i.jobs) == 0 && i.claiming == 0
+	return !i.expired, i.retired && empty
+}
+
+// identities are the current identity and the retired ones that still matter.
+type identities struct {
+	mu      sync.Mutex
+	current *identity
+	retired []*identity
+}
+
+func newIdentities() *identities { return &identities{current: newIdentity()} }
+
+// take returns an identity that may claim, a fresh one when the current one is
+// retired.
+func (s *identities) take() *identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.current.beginClaim() {
+		s.retired = append(s.retired, s.current)
+		s.current = newIdentity()
+	}
+	return s.current
+}
+
+func (s *identities) all() []*identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*identity{s.current}, s.retired...)
+}
+
+// forget drops a retired identity that is over and done with.
+func (s *identities) forget(id *identity) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.retired[:0]
+	for _, r := range s.retired {
+		if r != id {
+			kept = append(kept, r)
+		}
+	}
+	s.retired = kept
+}

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// Job is one run of a job, as its handler sees it.
+type Job[T any] struct {
+	ID       int64
+	Queue    string
+	Kind     string
+	Priority int16
+	// Attempt counts the runs begun, this one included: 1 in the first.
+	Attempt     int
+	MaxAttempts int
+	// Token is this run's own; the next run of the same job has another.
+	Token uuid.UUID
+	// Worker identifies the process that runs it.
+	Worker      uuid.UUID
+	CreatedAt   time.Time
+	AvailableAt time.Time
+	// Args is the payload, decoded from JSON.
+	Args T
+
+	held   *held
+	client *queue.Client
+}
+
+// IdempotencyKey names the job, not the run: it is the same in every attempt, and
+// unique among the queues of one schema.
+func (j *Job[T]) IdempotencyKey() string { return fmt.Sprintf("%s/%d", j.Queue, j.ID) }
+
+// Succeed finishes the job inside the handler's own transaction, so that its
+// effects and its end are committed together or not at all. It returns
+// [ErrLeaseLost] when the job is another worker's by now; the handler must then
+// roll back.
+//
+// The handler commits tx itself and then returns nil; it returns an error when it
+// has not committed. The worker does not take its word for it: after the handler
+// has returned it records a failed attempt ([ErrNotCommitted], or the handler's
+// error), which the database refuses if the transaction was committed, and accepts
+// if it was rolled back or its commit failed. So a commit whose answer was lost
+// counts as what it was. tx must be over when the handler returns.
+func (j *Job[T]) Succeed(ctx context.Context, tx pgx.Tx) error {
+	ids, err := j.client.Succeed(ctx, tx, uuid.Nil, []queue.Ref{j.held.Ref})
+	if err != nil {
+		return fmt.Errorf("worker: finish job %d in its own transaction: %w", j.ID, err)
+	}
+	if len(ids) == 0 {
+		return ErrLeaseLost
+	}
+	j.held.markSucceeded()
+	return nil
+}
+
+// handler runs one held job and returns its handler's error.
+type handler func(ctx context.Context, h *held) error
+
+// Handle registers h for jobs of the given kind; their payload is decoded from
+// JSON into T. It never panics: an empty or repeated kind, a nil handler, and a
+// registration after the start make [Worker.Run] return an error.
+//
+// The context ends at the job's timeout ([ErrTimeout]), when its lease is lost
+// ([ErrLeaseLost]), and when a stopping worker can wait no longer ([ErrShutdown]);
+// context.Cause says which. A payload that cannot be decoded is a permanent failure.
+func Handle[T any](w *Worker, kind string, h func(ctx context.Context, job *Job[T]) error) {
+	if h == nil {
+		w.register(kind, nil)
+		return
+	}
+	client := w.client
+	w.register(kind, func(ctx context.Context, held *held) error {
+		job := Job[T]{
+			ID: held.ID, Queue: held.Queue, Kind: held.Kind, Priority: held.Priority,
+			Attempt: held.Attempt, MaxAttempts: held.MaxAttempts, Token: held.Token,
+			Worker: held.identity.id, CreatedAt: held.CreatedAt, AvailableAt: held.AvailableAt,
+			held: held, client: client,
+		}
+		if err := json.Unmarshal(held.Payload, &job.Args); err != nil {
+			return Permanent(fmt.Errorf("worker: decode the payload of kind %q: %w", held.Kind, err))
+		}
+		return h(ctx, &job)
+	})
+}

@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// connectTimeout bounds one try to connect, unless the connection string says
+	// otherwise.
+	connectTimeout = 5 * time.Second
+	// maxNameBytes is PostgreSQL's limit for application_name.
+	maxNameBytes = 63
+)
+
+// ApplicationName is the application_name of a worker's connections: by it the
+// operator tells a queue's connections from others.
+func ApplicationName(queueName string) string {
+	return cutBytes("jobqueue:worker:"+queueName, maxNameBytes)
+}
+
+func cutBytes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// NewPool makes the pool of a worker process: at most cfg.PoolSize connections,
+// opened as they are needed. It does not connect. With cfg.DisableListen, which
+// stands for a pooler in transaction mode, no prepared statement is left behind on
+// a connection.
+//
+// The error of a connection string that cannot be read does not quote it.
+func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	pc, err := pgxpool.ParseConfig(cfg.DatabaseURL)
+	if err != nil || cfg.DatabaseURL == "" {
+		return nil, fmt.Errorf("worker: configuration: %w", &ConfigError{
+			Field: EnvDatabaseURL, Allowed: "a PostgreSQL connection string, such as postgres://user:password@host:5432/database",
+		})
+	}
+	pc.MaxConns = int32(cfg.PoolSize)
+	pc.MinConns = 0
+	pc.ConnConfig.RuntimeParams["application_name"] = ApplicationName(cfg.Queue)
+	if pc.ConnConfig.ConnectTimeout == 0 {
+		pc.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if cfg.DisableListen && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("worker: make the pool: %w", err)
+	}
+	return pool, nil
+}

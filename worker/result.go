@@ -1,0 +1,145 @@
+package worker
+
+import (
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// action is what a result asks the database to do.
+type action int
+
+const (
+	actSucceed action = iota
+	actFail
+	// actVerify records a failed attempt for a run that called Job.Succeed. That the
+	// database refuses it is the proof that the handler's transaction is committed.
+	actVerify
+	actSnooze
+	actDiscard
+	actRelease
+)
+
+var actionNames = map[action]string{
+	actSucceed: "succeed", actFail: "fail", actVerify: "verify",
+	actSnooze: "snooze", actDiscard: "discard", actRelease: "release",
+}
+
+func (a action) String() string { return actionNames[a] }
+
+// result is the decided end of one run, on its way to the database.
+type result struct {
+	held      *held
+	action    action
+	text      string // the error of a failure, the reason of a discard
+	permanent bool
+	delay     time.Duration
+
+	// handlerFailed is kept for a verified run, where text alone cannot tell.
+	handlerFailed bool
+	tries         int
+	// unsure is set when an earlier write may have reached the database without its
+	// answer reaching us, so that a refusal now may mean "done already".
+	unsure    bool
+	notBefore time.Time
+}
+
+// maxErrorText bounds what is sent; the database keeps 4,000 characters.
+const maxErrorText = 16 << 10
+
+// cleanText makes text that PostgreSQL can store: valid UTF-8 without NUL.
+func cleanText(text string) string {
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	return strings.ReplaceAll(text, "\x00", "\uFFFD")
+}
+
+// ending turns a handler's return into a result. succeeded tells that Job.Succeed
+// was accepted, interrupted that the worker had cancelled the handler's context
+// because it stops.
+func ending(h *held, err error, succeeded, interrupted bool) result {
+	switch {
+	case succeeded && err == nil:
+		return result{held: h, action: actVerify, text: ErrNotCommitted.Error()}
+	case err == nil:
+		return result{held: h, action: actSucceed}
+	}
+	c := classify(err)
+	r := result{held: h, action: actFail, text: cleanText(err.Error())}
+	switch c.verdict {
+	case verdictRetry:
+		if interrupted {
+			r.action = actRelease
+		}
+	case verdictPermanent:
+		r.permanent = true
+	case verdictRetryAfter:
+		r.delay = c.delay
+	case verdictSnooze:
+		r.action, r.delay = actSnooze, c.delay
+	case verdictDiscard:
+		r.action, r.text = actDiscard, cleanText(c.reason)
+	}
+	if succeeded {
+		// Whatever the handler says now, the job may be finished already.
+		r.action, r.handlerFailed = actVerify, true
+	}
+	return r
+}
+
+// group is the key of the results that one statement can write.
+type group struct {
+	worker uuid.UUID
+	action action
+	delay  time.Duration
+	reason string
+}
+
+func (r *result) group() group {
+	g := group{worker: r.held.identity.id, action: r.action}
+	switch r.action {
+	case actSnooze:
+		g.delay = r.delay
+	case actDiscard:
+		g.reason = r.text
+	}
+	return g
+}
+
+// grouped splits results by statement, keeping their order.
+func grouped(results []*result) [][]*result {
+	var groups [][]*result
+	index := map[group]int{}
+	for _, r := range results {
+		key := r.group()
+		at, ok := index[key]
+		if !ok {
+			at = len(groups)
+			index[key] = at
+			groups = append(groups, nil)
+		}
+		groups[at] = append(groups[at], r)
+	}
+	return groups
+}
+
+func refsOf(results []*result) []queue.Ref {
+	refs := make([]queue.Ref, len(results))
+	for i, r := range results {
+		refs[i] = r.held.Ref
+	}
+	return refs
+}
+
+func failuresOf(results []*result) []queue.Failure {
+	failures := make([]queue.Failure, len(results))
+	for i, r := range results {
+		failures[i] = queue.Failure{Ref: r.held.Ref, Error: r.text, Permanent: r.permanent, RetryAfter: r.delay}
+	}
+	return failures
+}

@@ -1,0 +1,112 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// errGoexit is the failure of a handler that ended its goroutine.
+var errGoexit = errors.New("worker: the handler called runtime.Goexit")
+
+// slot runs one job after the other until the backlog is closed and empty.
+func (e *engine) slot(i int) {
+	for {
+		h := e.backlog.pop()
+		if h == nil {
+			return
+		}
+		e.execute(i, h)
+		e.backlog.done()
+	}
+}
+
+// execute runs the handler of one job and passes its result on.
+func (e *engine) execute(i int, h *held) {
+	ctx, cancel := context.WithCancelCause(e.handlerBase)
+	defer cancel(nil)
+	begun := time.Now()
+	if !h.begin(cancel, begun) {
+		return
+	}
+	if limit := h.limit(begun); !limit.IsZero() {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, limit, ErrTimeout)
+		defer stop()
+	}
+	e.current[i].Store(h)
+	e.metrics.running.Inc()
+	if e.begun.Add(1) == e.cfg.RecycleJobs {
+		e.oldOne.Do(func() { close(e.recycle) })
+	}
+	returned := false
+	// Deferred, so that a handler that ends its goroutine (runtime.Goexit) is
+	// accounted for as well, and its slot gets a new goroutine.
+	defer func() {
+		e.metrics.running.Dec()
+		e.current[i].CompareAndSwap(h, nil)
+		if !returned {
+			e.finished(ctx, h, time.Since(begun), errGoexit)
+			e.backlog.done()
+			e.slots.Go(func() { e.slot(i) })
+		}
+	}()
+	err := e.invoke(ctx, h)
+	returned = true
+	e.finished(ctx, h, time.Since(begun), err)
+}
+
+// limit is when the handler's context ends: the timeout counted from its start,
+// but never past the run's hard limit.
+func (h *held) limit(begun time.Time) time.Time {
+	limit := h.hardLimit
+	if h.Timeout > 0 {
+		if soft := begun.Add(h.Timeout); limit.IsZero() || soft.Before(limit) {
+			limit = soft
+		}
+	}
+	return limit
+}
+
+// invoke calls the handler and turns a panic into an error with its stack.
+func (e *engine) invoke(ctx context.Context, h *held) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e.metrics.panics.Inc()
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	return h.handler.run(ctx, h)
+}
+
+// PanicError is the failure of an attempt whose handler panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.Value, p.Stack) }
+
+// finished decides what a handler's return means and passes it to the completer.
+func (e *engine) finished(ctx context.Context, h *held, took time.Duration, err error) {
+	e.pace.ran(took)
+	h.handler.execution.Observe(took.Seconds())
+	timedOut := errors.Is(context.Cause(ctx), ErrTimeout)
+	if timedOut {
+		e.metrics.timeouts.Inc()
+	}
+	settled, succeeded, interrupted := h.finish()
+	if !settled {
+		e.metrics.staleByWorker.Inc()
+		e.log.Warn("result dropped: the run is no longer this worker's", "job", h.ID, "kind", h.Kind,
+			"attempt", h.Attempt, "worker", h.identity.id, "seconds", took.Seconds())
+		return
+	}
+	if timedOut && err != nil {
+		err = fmt.Errorf("%w after %s: %w", ErrTimeout, took.Round(time.Millisecond), err)
+	}
+	r := ending(h, err, succeeded, interrupted)
+	e.completer.add(&r)
+}
