@@ -28,9 +28,9 @@ type authority struct {
 	key         crypto.Signer
 }
 
-// newAuthority makes the cluster's certificate authority and writes it as
-// ca.crt and ca.key.
-func newAuthority(dir string) (*authority, error) {
+// newAuthority makes a certificate authority and writes it as FILE.crt and
+// FILE.key.
+func newAuthority(dir, file string) (*authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -40,12 +40,12 @@ func newAuthority(dir string) (*authority, error) {
 	}
 	a := &authority{dir: dir, key: key}
 	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "jobqueue-localcluster"},
+		Subject:               pkix.Name{CommonName: "jobqueue-localcluster-" + file},
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 	}
-	a.certificate, err = a.sign("ca", template, key)
+	a.certificate, err = a.sign(file, template, key)
 	return a, err
 }
 
@@ -136,7 +136,7 @@ func writePEM(file, kind string, der []byte, mode os.FileMode) error {
 
 // writeCertificates makes every certificate and key of the cluster.
 func (c *Cluster) writeCertificates() error {
-	ca, err := newAuthority(c.path("pki"))
+	ca, err := newAuthority(c.path("pki"), "ca")
 	if err != nil {
 		return err
 	}
@@ -160,6 +160,15 @@ func (c *Cluster) writeCertificates() error {
 		if err := ca.issue(who); err != nil {
 			return err
 		}
+	}
+	// The API server vouches for users towards extension servers with an
+	// authority of its own: one that also signed users could be forged.
+	frontProxy, err := newAuthority(c.path("pki"), "front-proxy-ca")
+	if err != nil {
+		return err
+	}
+	if err := frontProxy.issue(identity{file: "front-proxy-client", commonName: "front-proxy-client"}); err != nil {
+		return err
 	}
 	return writeServiceAccountKeys(c.path("pki"))
 }

@@ -173,6 +173,7 @@ func (c *Cluster) launch(ctx context.Context, assets, pause string, wait bool) (
 	sandbox, err := startSandbox(sandboxSpec{
 		Keep:        []string{c.Dir, assets},
 		NodeAddress: c.Addresses.Node.String(),
+		Services:    c.Addresses.Services.String(),
 	}, c.logFile("init"))
 	if err != nil {
 		return nil, err

@@ -34,11 +34,11 @@ func (c *Cluster) controlPlane(assets string) []component {
 	return []component{{
 		name: etcdName, program: filepath.Join(assets, "etcd"),
 		args: []string{
-			"--name=default",
+			"--name=local",
 			"--data-dir=" + c.path("etcd"),
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
-			"--initial-cluster=default=http://127.0.0.1:2380",
+			"--initial-cluster=local=http://127.0.0.1:2380",
 			// The cluster is made anew after every crash; what a power cut
 			// would take is of no use anyway.
 			"--unsafe-no-fsync",
@@ -58,6 +58,14 @@ func (c *Cluster) controlPlane(assets string) []component {
 			"--kubelet-certificate-authority=" + pki("ca.crt"),
 			"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
 			"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
+			"--requestheader-client-ca-file=" + pki("front-proxy-ca.crt"),
+			"--requestheader-allowed-names=front-proxy-client",
+			"--requestheader-username-headers=X-Remote-User",
+			"--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file=" + pki("front-proxy-client.crt"),
+			"--proxy-client-key-file=" + pki("front-proxy-client.key"),
+			"--enable-aggregator-routing=true",
 			// The node's name is in no DNS.
 			"--kubelet-preferred-address-types=InternalIP",
 			"--authorization-mode=Node,RBAC",

@@ -46,9 +46,11 @@ func (c *Cluster) execEnvironment(assets string) map[string]string {
 	environment := map[string]string{
 		"KUBECONFIG":         c.kubeconfig("admin"),
 		"KUBEBUILDER_ASSETS": assets,
-		"PATH":               assets + string(os.PathListSeparator) + os.Getenv("PATH"),
-		nameVariable:         c.Name,
-		stateVariable:        filepath.Dir(c.Dir),
+		// What kubectl learns about this cluster ends with it.
+		"KUBECACHEDIR": c.path("kubectl-cache"),
+		"PATH":         assets + string(os.PathListSeparator) + os.Getenv("PATH"),
+		nameVariable:   c.Name,
+		stateVariable:  filepath.Dir(c.Dir),
 	}
 	// A proxy of the machine cannot be reached from in there, and must not be
 	// tried for the cluster's own addresses.

@@ -48,7 +48,7 @@ func runInit(args []string) int {
 		if err := setUpMounts(spec.Keep); err != nil {
 			return err
 		}
-		return setUpNetwork(spec.NodeAddress)
+		return setUpNetwork(spec.NodeAddress, spec.Services)
 	}()
 	if err != nil {
 		fmt.Fprint(answer, err)
@@ -149,16 +149,18 @@ func setUpMounts(keep []string) error {
 	return mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
-// setUpNetwork gives the namespace the node's address and no way out. The
-// blackhole route matters even so: without a default route the kernel refuses
-// service addresses before kube-proxy's rules get to see them.
-func setUpNetwork(nodeAddress string) error {
+// setUpNetwork gives the namespace the node's address and no way out: whoever
+// tries is told so at once. Service addresses need a route of their own, any
+// route, as the kernel refuses to send what it cannot route before kube-proxy's
+// rules get to rewrite it.
+func setUpNetwork(nodeAddress, services string) error {
 	for _, command := range []string{
 		"link set lo up",
 		"link add " + bridgeName + " type bridge",
 		"address add " + nodeAddress + "/32 dev " + bridgeName,
 		"link set " + bridgeName + " up",
-		"route add blackhole default",
+		"route add " + services + " dev " + bridgeName,
+		"route add unreachable default",
 	} {
 		if output, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", command, err, strings.TrimSpace(string(output)))

@@ -104,8 +104,15 @@ func (c *Cluster) createPostgres(ctx context.Context, maxConnections int) error 
 	}
 	// A new, empty data directory can be made again, so that it need not be
 	// forced to the disk; the running server does force what it is given.
-	if err := run(secrets.Superuser+"\n", "initdb", "--pgdata="+c.postgresData(), "--username=postgres", "--auth=scram-sha-256", "--pwfile=/dev/stdin",
+	password := filepath.Join(c.postgresDir(), "password")
+	if err := errors.Join(os.WriteFile(password, []byte(secrets.Superuser+"\n"), 0o600), os.Chown(password, int(credential.Uid), int(credential.Gid))); err != nil {
+		return err
+	}
+	if err := run("", "initdb", "--pgdata="+c.postgresData(), "--username=postgres", "--auth=scram-sha-256", "--pwfile="+password,
 		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"); err != nil {
+		return err
+	}
+	if err := os.Remove(password); err != nil {
 		return err
 	}
 	if err := errors.Join(
@@ -116,7 +123,7 @@ func (c *Cluster) createPostgres(ctx context.Context, maxConnections int) error 
 	}
 	// A server in single-user mode needs no network, no password and no psql.
 	// It takes one command per line.
-	roles := fmt.Sprintf("CREATE ROLE %s LOGIN CREATEROLE PASSWORD '%s'\nCREATE DATABASE %s OWNER %s\n",
+	roles := fmt.Sprintf("CREATE ROLE %s LOGIN CREATEDB CREATEROLE PASSWORD '%s'\nCREATE DATABASE %s OWNER %s\n",
 		databaseUser, secrets.Owner, databaseName, databaseUser)
 	if err := run(roles, "postgres", "--single", "-D", c.postgresData(), "postgres"); err != nil {
 		return err
@@ -138,6 +145,7 @@ unix_socket_directories = '%s'
 password_encryption = 'scram-sha-256'
 log_line_prefix = '%%m [%%p] %%q%%u@%%d %%a '
 timezone = 'UTC'
+log_timezone = 'UTC'
 `, c.Addresses.Node, postgresPort, maxConnections, c.postgresDir())
 }
 

@@ -39,6 +39,8 @@ type sandboxSpec struct {
 	Keep []string
 	// NodeAddress becomes the address of the node.
 	NodeAddress string
+	// Services is the network of the service addresses.
+	Services string
 }
 
 // startSandbox starts an init in new namespaces and waits until it is set up.
@@ -96,21 +98,22 @@ func (s *Sandbox) Alive() bool { return s != nil && s.Init.Alive() }
 
 // Destroy ends the init, and with it everything in the sandbox.
 func (s *Sandbox) Destroy() error {
-	if err := s.Init.Signal(syscall.SIGTERM); err != nil {
-		return err
+	for _, step := range []struct {
+		signal syscall.Signal
+		limit  time.Duration
+	}{{syscall.SIGTERM, 5 * time.Second}, {syscall.SIGKILL, 30 * time.Second}} {
+		if err := s.Init.Signal(step.signal); err != nil {
+			return err
+		}
+		// Not the init alone: its first thread can be gone while others still
+		// wait for the rest of the namespace to end.
+		for deadline := time.Now().Add(step.limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if len(s.Survivors()) == 0 {
+				return nil
+			}
+		}
 	}
-	if s.Init.Wait(5 * time.Second) {
-		return nil
-	}
-	if err := s.Init.Signal(syscall.SIGKILL); err != nil {
-		return err
-	}
-	// The init of a process namespace only ends after all others in it have;
-	// one in an uninterruptible wait can hold it up.
-	if !s.Init.Wait(30 * time.Second) {
-		return fmt.Errorf("process %d, the cluster's init, does not end although killed; see which process it waits for with: ps -eo pid,stat,wchan,args", s.Init.PID)
-	}
-	return nil
+	return fmt.Errorf("processes do not end although killed: %s; see what they wait for with: ps -eo pid,stat,wchan,args", strings.Join(s.Survivors(), ", "))
 }
 
 // namespaces that a component joins, in an order that works: the mount
