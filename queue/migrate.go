@@ -102,7 +102,7 @@ func (c *Client) migrations() ([]migration, error) {
 	}
 	slices.Sort(names)
 	literal := "'" + c.schema + "'" // safe: ValidateSchema allows no quotes
-	replacer := strings.NewReplacer("{{schema}}", c.quoted, "{{schema_literal}}", literal)
+	replacer := strings.NewReplacer("{{schema}}", c.quoted, "{{schema_literal}}", literal, "{{name}}", c.schema)
 	byVersion := map[int]*migration{}
 	for _, name := range names {
 		number, _, _ := strings.Cut(strings.TrimPrefix(name, "migrations/"), "_")

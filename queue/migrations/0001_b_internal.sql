@@ -1,0 +1,149 @@
+-- Helpers of the public functions. They are private, as are the tables.
+
+CREATE FUNCTION {{schema}}.bad_argument(p_name text, p_value text, p_allowed text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'JQ005',
+        MESSAGE = format('%s is %s; allowed: %s', p_name,
+            CASE WHEN p_value IS NULL THEN 'null'
+                 WHEN length(p_value) > 80 THEN left(p_value, 80) || '… (' || length(p_value) || ' characters)'
+                 WHEN p_value = '' THEN 'empty' ELSE p_value END,
+            p_allowed);
+END $$;
+
+CREATE FUNCTION {{schema}}.no_such_queue(p_queue text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_queue IS NULL OR p_queue = '' THEN
+        PERFORM {{schema}}.bad_argument('queue', p_queue, 'the name of a declared queue');
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'JQ001',
+        MESSAGE = format('queue "%s" does not exist', p_queue),
+        HINT = format('Apply a JobQueue of that name, or declare the queue in SQL: SELECT %s.set_policy(%L);',
+            {{schema_literal}}, p_queue);
+END $$;
+
+-- Names are shown in logs, metrics and process lists: bounded, without control
+-- characters. Letters of any script are welcome.
+CREATE FUNCTION {{schema}}.check_name(p_argument text, p_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_name IS NULL OR length(p_name) NOT BETWEEN 1 AND 128 OR p_name ~ '[\x01-\x1f\x7f]' THEN
+        PERFORM {{schema}}.bad_argument(p_argument, p_name, '1 to 128 characters, none of them a control character');
+    END IF;
+END $$;
+
+CREATE FUNCTION {{schema}}.check_limit(p_limit integer, p_max integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND p_max THEN
+        PERFORM {{schema}}.bad_argument('limit', p_limit::text, '1 to ' || p_max);
+    END IF;
+END $$;
+
+-- The arrays that name runs: not null, equally long, and without nulls, which
+-- would silently match nothing.
+CREATE FUNCTION {{schema}}.check_refs(p_ids bigint[], p_tokens uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_ids IS NULL OR array_position(p_ids, NULL) IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('ids', CASE WHEN p_ids IS NOT NULL THEN 'an array with a null' END, 'an array of job ids, which may be empty');
+    ELSIF p_tokens IS NULL OR array_position(p_tokens, NULL) IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('tokens', CASE WHEN p_tokens IS NOT NULL THEN 'an array with a null' END, 'an array of run tokens, one for each id');
+    ELSIF cardinality(p_ids) <> cardinality(p_tokens) THEN
+        PERFORM {{schema}}.bad_argument('tokens', format('an array of %s', cardinality(p_tokens)),
+            format('as many as ids, which are %s', cardinality(p_ids)));
+    END IF;
+END $$;
+
+-- A payload's size is that of its text; the binary form is asked first because
+-- it is at hand, and is never an eighth of the text for what people store.
+CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb, p_limit integer) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN pg_column_size(p_payload) < p_limit / 8 THEN pg_column_size(p_payload)
+                ELSE octet_length(p_payload::text) END
+$$;
+
+CREATE FUNCTION {{schema}}.payload_too_large(p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'JQ003',
+        MESSAGE = format('payload of kind "%s" has %s bytes; queue "%s" allows at most %s', p_kind, p_size, p_queue, p_limit),
+        HINT = 'Store large data elsewhere and enqueue a reference to it, or raise max_payload_bytes in the queue''s policy.';
+END $$;
+
+-- min(max, base·2^(attempt-1)), ± jitter percent. The exponent is held down so
+-- that nothing overflows; the ceiling has long been reached there.
+CREATE FUNCTION {{schema}}.backoff(p_base interval, p_max interval, p_jitter integer, p_attempt integer) RETURNS interval
+LANGUAGE sql VOLATILE AS $$
+    SELECT make_interval(secs => least(extract(epoch FROM p_max)::double precision,
+               extract(epoch FROM p_base)::double precision * power(2::double precision, least(greatest(p_attempt, 1) - 1, 60)))
+           * (1 + p_jitter / 100.0::double precision * (2 * random() - 1)))
+$$;
+
+-- The history of errors with one more, at most the last ten.
+CREATE FUNCTION {{schema}}.push_error(p_errors jsonb, p_attempt integer, p_at timestamptz, p_error text) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT (CASE WHEN p_errors IS NULL THEN '[]'::jsonb
+                 WHEN jsonb_array_length(p_errors) >= 10 THEN p_errors - 0
+                 ELSE p_errors END)
+        || jsonb_build_array(jsonb_build_object('attempt', p_attempt, 'at', p_at, 'error', left(p_error, 1000)))
+$$;
+
+-- Registers a worker or renews its lease. The clock is read after the row's
+-- lock was had: a wait for the reaper must not shorten the lease.
+CREATE FUNCTION {{schema}}.renew(p_worker uuid, p_queue text, p_pod text, p_lease interval,
+    OUT now timestamptz, OUT lease_expires_at timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_queue text;
+BEGIN
+    INSERT INTO {{schema}}.workers AS w (id, queue, pod, started_at, heartbeat_at, lease_expires_at)
+    VALUES (p_worker, p_queue, coalesce(left(p_pod, 253), ''), clock_timestamp(), clock_timestamp(), clock_timestamp() + p_lease)
+    ON CONFLICT (id) DO UPDATE
+        SET heartbeat_at = clock_timestamp(), lease_expires_at = clock_timestamp() + p_lease,
+            pod = CASE WHEN excluded.pod = '' THEN w.pod ELSE excluded.pod END
+    RETURNING w.queue, w.heartbeat_at, w.lease_expires_at INTO v_queue, now, lease_expires_at;
+    IF v_queue <> p_queue THEN
+        RAISE EXCEPTION USING ERRCODE = 'JQ006',
+            MESSAGE = format('worker %s belongs to queue "%s", not "%s"', p_worker, v_queue, p_queue),
+            HINT = 'A worker id serves one queue; use a fresh random id for each.';
+    END IF;
+END $$;
+
+-- Adds the tallies to the totals, unless someone did a moment ago or is at it.
+-- At most some 20,000 at once; the rest waits for the next call.
+CREATE FUNCTION {{schema}}.fold(p_pause interval) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_floor xid8;
+    v_cut   xid8;
+    v_at    timestamptz;
+BEGIN
+    SELECT f.folded_at INTO v_at FROM {{schema}}.folded f;
+    IF v_at > clock_timestamp() - p_pause
+       OR NOT pg_try_advisory_xact_lock(hashtextextended('jobqueue fold ' || {{schema_literal}}, 0)) THEN
+        RETURN;
+    END IF;
+    -- A floor ahead of this server's transactions came with a dump from another.
+    SELECT CASE WHEN f.floor > pg_snapshot_xmax(pg_current_snapshot()) THEN '0'::xid8 ELSE f.floor END
+      INTO v_floor FROM {{schema}}.folded f;
+    SELECT t.xid INTO v_cut FROM {{schema}}.tallies t WHERE t.xid >= v_floor ORDER BY t.xid OFFSET 20000 LIMIT 1;
+    -- All that this statement's snapshot shows is taken, so what remains unseen
+    -- belongs to transactions that it shows as running: the new floor.
+    WITH gone AS (
+        DELETE FROM {{schema}}.tallies t WHERE t.xid >= v_floor AND (v_cut IS NULL OR t.xid < v_cut) RETURNING *
+    ), sums AS (
+        SELECT g.queue, sum(g.claimed) AS claimed, sum(g.succeeded) AS succeeded, sum(g.failed) AS failed, sum(g.lost) AS lost,
+               sum(g.discarded) AS discarded, sum(g.cancelled) AS cancelled, sum(g.execution_ms) AS execution_ms
+        FROM gone g GROUP BY g.queue
+    ), added AS (
+        UPDATE {{schema}}.totals t
+        SET claimed = t.claimed + s.claimed, succeeded = t.succeeded + s.succeeded, failed = t.failed + s.failed, lost = t.lost + s.lost,
+            discarded = t.discarded + s.discarded, cancelled = t.cancelled + s.cancelled, execution_ms = t.execution_ms + s.execution_ms
+        FROM sums s WHERE t.queue = s.queue
+    )
+    UPDATE {{schema}}.folded
+    SET floor = least(pg_snapshot_xmin(pg_current_snapshot()), v_cut), folded_at = clock_timestamp();
+END $$;

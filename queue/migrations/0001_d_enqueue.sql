@@ -1,0 +1,162 @@
+-- Adding jobs. Nothing here updates a row or waits for one, so it is at home in
+-- a caller's transaction of any isolation level and any length.
+
+-- Wakes idle workers, unless the queue has pending jobs already: then nobody is
+-- idle, or someone has been woken. A SERIALIZABLE transaction does not look, for
+-- looking would make it conflict with every other producer.
+CREATE FUNCTION {{schema}}.wake(p_queue text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') = 'serializable' OR NOT {{schema}}.has_ready(p_queue) THEN
+        PERFORM pg_notify({{schema_literal}}, p_queue);
+    END IF;
+END $$;
+
+CREATE FUNCTION {{schema}}.enqueue(
+    p_queue         text,
+    p_kind          text,
+    p_payload       jsonb            DEFAULT 'null',
+    p_priority      smallint         DEFAULT 0::smallint,
+    p_delay_seconds double precision DEFAULT NULL,
+    p_run_at        timestamptz      DEFAULT NULL,
+    p_max_attempts  integer          DEFAULT NULL
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now      timestamptz := clock_timestamp();
+    v_at       timestamptz;
+    v_attempts integer;
+    v_max      integer;
+    v_id       bigint;
+BEGIN
+    SELECT q.max_payload_bytes, q.max_attempts INTO v_max, v_attempts FROM {{schema}}.queues q WHERE q.name = p_queue;
+    IF NOT FOUND THEN
+        PERFORM {{schema}}.no_such_queue(p_queue);
+    END IF;
+    IF p_kind IS NULL OR length(p_kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM {{schema}}.bad_argument('kind', p_kind, '1 to 128 characters');
+    END IF;
+    IF p_payload IS NULL THEN
+        PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
+    END IF;
+    IF {{schema}}.payload_size(p_payload, v_max) > v_max THEN
+        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload, v_max), v_max);
+    END IF;
+    IF p_priority IS NULL THEN
+        PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
+    END IF;
+    IF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'null when delay_seconds is given');
+    END IF;
+    IF p_delay_seconds IS NOT NULL AND p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
+        PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years), or null');
+    END IF;
+    IF p_run_at IN ('infinity', '-infinity') THEN
+        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'a finite time, or null');
+    END IF;
+    IF p_max_attempts IS NOT NULL AND p_max_attempts NOT BETWEEN 0 AND 1000 THEN
+        PERFORM {{schema}}.bad_argument('max_attempts', p_max_attempts::text, '1 to 1000, or 0 or null for the queue''s');
+    END IF;
+    IF p_max_attempts > 0 THEN
+        v_attempts := p_max_attempts;
+    END IF;
+    v_at := coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
+    IF v_at <= v_now THEN
+        PERFORM {{schema}}.wake(p_queue);
+    END IF;
+    INSERT INTO {{schema}}.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+    VALUES (v_at, v_now, v_attempts, p_priority, CASE WHEN v_at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload)
+    RETURNING id INTO v_id;
+    RETURN v_id;
+END $$;
+COMMENT ON FUNCTION {{schema}}.enqueue(text, text, jsonb, smallint, double precision, timestamptz, integer) IS
+'Adds a job in the caller''s transaction and returns its id.
+queue: a declared queue. kind: names the handler, 1 to 128 characters. payload: its argument, within the queue''s max_payload_bytes as text. priority: lower runs first. delay_seconds or run_at: when it becomes ready; at most one of them, now by default; a run_at in the past is kept and orders the job. max_attempts: 1 to 1000; null or 0 for the queue''s.
+Errors: JQ001 no such queue; JQ003 payload too large; JQ005 bad argument.';
+
+CREATE FUNCTION {{schema}}.enqueue_many(
+    p_queue         text,
+    p_kinds         text[],
+    p_payloads      jsonb[],
+    p_priorities    smallint[]         DEFAULT NULL,
+    p_delay_seconds double precision[] DEFAULT NULL,
+    p_run_ats       timestamptz[]      DEFAULT NULL,
+    p_max_attempts  integer[]          DEFAULT NULL
+) RETURNS TABLE (id bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now      timestamptz := clock_timestamp();
+    v_attempts integer;
+    v_max      integer;
+    v_n        integer := cardinality(p_kinds);
+    v_bad      record;
+BEGIN
+    SELECT q.max_payload_bytes, q.max_attempts INTO v_max, v_attempts FROM {{schema}}.queues q WHERE q.name = p_queue;
+    IF NOT FOUND THEN
+        PERFORM {{schema}}.no_such_queue(p_queue);
+    END IF;
+    IF p_kinds IS NULL THEN
+        PERFORM {{schema}}.bad_argument('kinds', NULL, 'an array, which may be empty');
+    ELSIF p_payloads IS NULL THEN
+        PERFORM {{schema}}.bad_argument('payloads', NULL, 'an array, which may be empty');
+    END IF;
+    SELECT a.name, a.n INTO v_bad
+    FROM (VALUES ('payloads', cardinality(p_payloads)), ('priorities', cardinality(p_priorities)), ('delay_seconds', cardinality(p_delay_seconds)),
+                 ('run_ats', cardinality(p_run_ats)), ('max_attempts', cardinality(p_max_attempts))) AS a (name, n)
+    WHERE a.n <> v_n LIMIT 1;
+    IF FOUND THEN
+        PERFORM {{schema}}.bad_argument(v_bad.name, format('an array of %s', v_bad.n), format('as many as kinds, which are %s', v_n));
+    END IF;
+    IF v_n = 0 THEN
+        RETURN;
+    END IF;
+
+    SELECT u.* INTO v_bad
+    FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
+         WITH ORDINALITY AS u (kind, payload, priority, delay, run_at, attempts, n)
+    WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.payload IS NULL
+       OR {{schema}}.payload_size(u.payload, v_max) > v_max
+       OR (u.priority IS NULL AND p_priorities IS NOT NULL)
+       OR u.delay NOT BETWEEN 0 AND 3153600000 OR (u.delay <> 0 AND u.run_at IS NOT NULL)
+       OR u.run_at IN ('infinity', '-infinity') OR u.attempts NOT BETWEEN 0 AND 1000
+    LIMIT 1;
+    IF FOUND THEN
+        IF v_bad.kind IS NULL OR length(v_bad.kind) NOT BETWEEN 1 AND 128 THEN
+            PERFORM {{schema}}.bad_argument(format('kinds[%s]', v_bad.n), v_bad.kind, '1 to 128 characters');
+        ELSIF v_bad.payload IS NULL THEN
+            PERFORM {{schema}}.bad_argument(format('payloads[%s]', v_bad.n), NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
+        ELSIF {{schema}}.payload_size(v_bad.payload, v_max) > v_max THEN
+            PERFORM {{schema}}.payload_too_large(p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload, v_max), v_max);
+        ELSIF v_bad.priority IS NULL AND p_priorities IS NOT NULL THEN
+            PERFORM {{schema}}.bad_argument(format('priorities[%s]', v_bad.n), NULL, '-32768 to 32767; lower runs first');
+        ELSIF v_bad.delay NOT BETWEEN 0 AND 3153600000 THEN
+            PERFORM {{schema}}.bad_argument(format('delay_seconds[%s]', v_bad.n), v_bad.delay::text, '0 to 3153600000 (a hundred years), or null');
+        ELSIF v_bad.attempts NOT BETWEEN 0 AND 1000 THEN
+            PERFORM {{schema}}.bad_argument(format('max_attempts[%s]', v_bad.n), v_bad.attempts::text, '1 to 1000, or 0 or null for the queue''s');
+        ELSE
+            PERFORM {{schema}}.bad_argument(format('run_ats[%s]', v_bad.n), v_bad.run_at::text, 'a finite time, or null; null when the job has a delay');
+        END IF;
+    END IF;
+
+    IF (p_delay_seconds IS NULL AND p_run_ats IS NULL)
+       OR EXISTS (SELECT 1 FROM unnest(p_kinds, p_delay_seconds, p_run_ats) AS u (kind, delay, run_at)
+                  WHERE coalesce(u.delay, 0) = 0 AND (u.run_at IS NULL OR u.run_at <= v_now)) THEN
+        PERFORM {{schema}}.wake(p_queue);
+    END IF;
+    RETURN QUERY
+    INSERT INTO {{schema}}.jobs AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+    SELECT n.at, v_now, coalesce(nullif(n.attempts, 0), v_attempts), coalesce(n.priority, 0::smallint),
+           CASE WHEN n.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, n.kind, n.payload
+    FROM (SELECT u.*, CASE WHEN u.run_at IS NOT NULL THEN u.run_at
+                           WHEN u.delay > 0 THEN v_now + make_interval(secs => u.delay) ELSE v_now END AS at
+          FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
+               AS u (kind, payload, priority, delay, run_at, attempts)) n
+    RETURNING j.id;
+END $$;
+COMMENT ON FUNCTION {{schema}}.enqueue_many(text, text[], jsonb[], smallint[], double precision[], timestamptz[], integer[]) IS
+'Adds any number of jobs to one queue in the caller''s transaction, all or none, and returns their ids in the order given.
+kinds and payloads are equally long, and so is each other array that is not null; a null array or element means the default, except that kinds, payloads and priorities have no null elements. Values are as for enqueue.
+Errors: JQ001 no such queue; JQ003 a payload too large; JQ005 bad argument, with the number of the job in brackets, counted from 1.';

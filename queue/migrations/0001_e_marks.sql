@@ -1,0 +1,162 @@
+-- Marks: a bounded claim while dead rows pile up (Q16).
+--
+-- Claimed jobs leave dead entries at the head of jobs_ready. Normally the next
+-- claim that meets them has them removed. While any session holds an old
+-- snapshot open they must stay, and a claim that began at the head would walk
+-- all of them, again and again. A claim that had to walk too far therefore
+-- writes marks: for each priority, the key where live rows begin. Claims,
+-- samples and producers then skip what lies before.
+--
+-- A mark is a belief, not a truth: a transaction that was slow to commit may add
+-- a job behind it. So marks are never later than a second ago, putting a job
+-- back moves them back (lower_marks), and the whole index is walked again
+-- (rewalk) after a pause that keeps such walks to a few per cent of the time.
+-- When the walk is short again, the marks are dropped.
+--
+-- All of this is silent at normal times: a probe of an empty table.
+
+-- The parts of the queue's ready index to look at, in order: from (lo_priority,
+-- lo_at, lo_id) to before hi_priority.
+CREATE FUNCTION {{schema}}.ready_ranges(p_queue text)
+RETURNS TABLE (lo_priority smallint, lo_at timestamptz, lo_id bigint, hi_priority integer)
+LANGUAGE plpgsql STABLE ROWS 2 AS $$
+DECLARE
+    m  {{schema}}.marks;
+    i  integer;
+BEGIN
+    SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
+    lo_priority := -32768; lo_at := '-infinity'; lo_id := -9223372036854775808;
+    FOR i IN 1 .. coalesce(cardinality(m.priorities), 0) LOOP
+        hi_priority := m.priorities[i];
+        RETURN NEXT;
+        lo_priority := m.priorities[i]; lo_at := m.ats[i]; lo_id := m.ids[i];
+    END LOOP;
+    hi_priority := 32768;
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION {{schema}}.has_ready(p_queue text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN
+        RETURN EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.queue = p_queue AND j.state = 'pending');
+    END IF;
+    PERFORM 1
+    FROM {{schema}}.ready_ranges(p_queue) r
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM {{schema}}.jobs j
+        WHERE j.queue = p_queue AND j.state = 'pending'
+          AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
+        ORDER BY j.priority, j.available_at, j.id LIMIT 1) first
+    LIMIT 1;
+    RETURN FOUND;
+END $$;
+
+-- Index entries read by this transaction, dead ones included. The difference
+-- between two readings is the length of the walk between them.
+CREATE FUNCTION {{schema}}.walked(p_index regclass) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$ SELECT coalesce(pg_stat_get_xact_tuples_returned(p_index), 0) $$;
+
+-- Looks where live rows begin now and writes it down. p_rewalk begins at the
+-- head of the index; otherwise the present marks are believed and advanced.
+-- Rows that others are claiming count as live, for they may roll back.
+CREATE FUNCTION {{schema}}.set_marks(p_queue text, p_rewalk boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    m        {{schema}}.marks;
+    r        record;
+    v_first  record;
+    v_from   integer;
+    v_safe   timestamptz := clock_timestamp() - interval '1 second';
+    v_cost   bigint := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled');
+    v_prios  smallint[] := '{}';
+    v_ats    timestamptz[] := '{}';
+    v_ids    bigint[] := '{}';
+    v_due    timestamptz;
+    v_known  smallint;
+BEGIN
+    SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
+    FOR r IN
+        SELECT * FROM {{schema}}.ready_ranges(p_queue) a WHERE NOT p_rewalk
+        UNION ALL SELECT -32768, '-infinity', -9223372036854775808, 32768 WHERE p_rewalk
+    LOOP
+        v_from := r.lo_priority;
+        LOOP
+            EXIT WHEN v_from >= r.hi_priority OR cardinality(v_prios) >= 64;
+            IF v_from = r.lo_priority THEN
+                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.jobs j
+                WHERE j.queue = p_queue AND j.state = 'pending'
+                  AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
+                ORDER BY j.priority, j.available_at, j.id LIMIT 1;
+            ELSE
+                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.jobs j
+                WHERE j.queue = p_queue AND j.state = 'pending' AND j.priority >= v_from AND j.priority < r.hi_priority
+                ORDER BY j.priority, j.available_at, j.id LIMIT 1;
+            END IF;
+            EXIT WHEN NOT FOUND;
+            v_prios := v_prios || v_first.priority;
+            IF v_first.available_at < v_safe THEN
+                v_ats := v_ats || v_first.available_at; v_ids := v_ids || v_first.id;
+            ELSE
+                v_ats := v_ats || v_safe; v_ids := v_ids || 0::bigint;
+            END IF;
+            v_from := v_first.priority + 1;
+        END LOOP;
+    END LOOP;
+    -- A priority that was known and has nothing live keeps a mark, or the dead
+    -- entries it left would be walked before every better-off one's rows.
+    FOREACH v_known IN ARRAY coalesce(m.priorities, '{}') LOOP
+        IF v_known <> ALL (v_prios) AND cardinality(v_prios) < 64 THEN
+            v_prios := v_prios || v_known; v_ats := v_ats || v_safe; v_ids := v_ids || 0::bigint;
+        END IF;
+    END LOOP;
+    SELECT coalesce(array_agg(a.p ORDER BY a.p), '{}'), coalesce(array_agg(a.t ORDER BY a.p), '{}'), coalesce(array_agg(a.i ORDER BY a.p), '{}')
+      INTO v_prios, v_ats, v_ids FROM unnest(v_prios, v_ats, v_ids) a (p, t, i);
+
+    SELECT j.available_at INTO v_due FROM {{schema}}.jobs j
+    WHERE j.queue = p_queue AND j.state = 'scheduled'
+      AND j.available_at >= CASE WHEN p_rewalk THEN '-infinity' ELSE coalesce(m.due_from, '-infinity') END
+    ORDER BY j.available_at LIMIT 1;
+    v_due := least(v_due, v_safe);
+
+    v_cost := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled') - v_cost;
+    IF p_rewalk AND v_cost < 1000 THEN -- clean again
+        INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+        VALUES (p_queue, '{}', '{}', '{}', '-infinity', clock_timestamp(), 0);
+    ELSE
+        INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+        VALUES (p_queue, v_prios, v_ats, v_ids, v_due,
+                CASE WHEN p_rewalk OR m.priorities IS NULL OR m.due_from = '-infinity' THEN clock_timestamp() ELSE m.walked_at END,
+                CASE WHEN p_rewalk OR m.priorities IS NULL OR m.due_from = '-infinity' THEN v_cost ELSE m.walk_cost END);
+    END IF;
+END $$;
+
+-- Moves marks back before jobs that have just become pending with an old place
+-- in the order.
+CREATE FUNCTION {{schema}}.lower_marks(p_queue text, p_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    m     {{schema}}.marks;
+    r     record;
+    i     integer;
+    moved boolean := false;
+BEGIN
+    SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
+    IF NOT FOUND OR cardinality(m.priorities) = 0 THEN
+        RETURN;
+    END IF;
+    FOR r IN
+        SELECT DISTINCT ON (j.priority) j.priority, j.available_at, j.id
+        FROM {{schema}}.jobs j WHERE j.id = ANY (p_ids) AND j.queue = p_queue
+        ORDER BY j.priority, j.available_at, j.id
+    LOOP
+        i := array_position(m.priorities, r.priority);
+        IF i IS NOT NULL AND (m.ats[i], m.ids[i]) > (r.available_at, r.id) THEN
+            m.ats[i] := r.available_at; m.ids[i] := r.id; moved := true;
+        END IF;
+    END LOOP;
+    IF moved THEN
+        INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+        VALUES (p_queue, m.priorities, m.ats, m.ids, m.due_from, m.walked_at, m.walk_cost);
+    END IF;
+END $$;

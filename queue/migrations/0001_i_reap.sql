@@ -1,0 +1,140 @@
+-- The reaper: leases that ran out, deadlines, due jobs, retention. Everything
+-- is bounded by p_limit and passes over what others have locked, so any number
+-- may run at once and none waits.
+
+CREATE FUNCTION {{schema}}.reap(p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000, p_retention boolean DEFAULT true)
+RETURNS TABLE (returned bigint, buried bigint, promoted bigint, workers_removed bigint, finished_purged bigint, dead_purged bigint, more boolean)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz := clock_timestamp();
+    v_expired uuid[];
+    v_orphans uuid[];
+    v_running uuid[];
+    v_ids     bigint[];
+    v_n       bigint;
+    r         record;
+BEGIN
+    PERFORM {{schema}}.check_limit(p_limit, 100000);
+    IF p_queue IS NOT NULL THEN
+        PERFORM 1 FROM {{schema}}.queues q WHERE q.name = p_queue;
+        IF NOT FOUND THEN
+            PERFORM {{schema}}.no_such_queue(p_queue);
+        END IF;
+    END IF;
+    returned := 0; buried := 0; promoted := 0; workers_removed := 0; finished_purged := 0; dead_purged := 0; more := false;
+
+    -- Workers whose lease has run out. Their rows are locked before their jobs
+    -- are, as a heartbeat does it, so a heartbeat is either before all of this
+    -- or after.
+    v_expired := ARRAY(
+        SELECT w.id FROM {{schema}}.workers w
+        WHERE w.lease_expires_at < v_now AND (p_queue IS NULL OR w.queue = p_queue)
+        LIMIT p_limit FOR UPDATE SKIP LOCKED);
+
+    -- Who runs anything, by hopping from worker to worker in the index; and who
+    -- of them has no row, which in one snapshot can only be a worker removed
+    -- while a job of its was locked.
+    WITH RECURSIVE seen (worker) AS (
+        (SELECT j.worker_id FROM {{schema}}.jobs j WHERE j.state = 'running' ORDER BY j.worker_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT j.worker_id FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id > s.worker ORDER BY j.worker_id LIMIT 1)
+        FROM seen s WHERE s.worker IS NOT NULL
+    )
+    SELECT coalesce(array_agg(s.worker), '{}'),
+           coalesce(array_agg(s.worker) FILTER (WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker)), '{}')
+      INTO v_running, v_orphans
+    FROM seen s WHERE s.worker IS NOT NULL;
+
+    -- "started_at <= v_now" is read again after the row's lock was had: a run
+    -- that began meanwhile is not the one found expired.
+    v_ids := ARRAY(
+        SELECT one.id FROM unnest(v_expired || v_orphans) g (worker)
+        CROSS JOIN LATERAL (
+            SELECT j.id FROM {{schema}}.jobs j
+            WHERE j.state = 'running' AND j.worker_id = g.worker AND j.started_at <= v_now AND (p_queue IS NULL OR j.queue = p_queue)
+            LIMIT p_limit FOR UPDATE SKIP LOCKED) one
+        LIMIT p_limit);
+    v_ids := v_ids || ARRAY(
+        SELECT one.id FROM unnest(v_running) g (worker)
+        CROSS JOIN LATERAL (
+            SELECT j.id FROM {{schema}}.jobs j
+            WHERE j.state = 'running' AND j.worker_id = g.worker AND j.deadline < v_now AND j.started_at <= v_now AND (p_queue IS NULL OR j.queue = p_queue)
+            LIMIT p_limit FOR UPDATE SKIP LOCKED) one
+        LIMIT p_limit);
+
+    IF cardinality(v_ids) > 0 THEN
+        WITH gone AS (
+            DELETE FROM {{schema}}.jobs j WHERE j.id = ANY (v_ids) AND j.attempt >= j.max_attempts RETURNING j.*
+        ), kept AS (
+            INSERT INTO {{schema}}.dead (id, created_at, died_at, worker_id, attempt, max_attempts, priority, queue, kind, payload, reason, last_error, errors)
+            SELECT g.id, g.created_at, v_now, g.worker_id, g.attempt, g.max_attempts, g.priority, g.queue, g.kind, g.payload, 'lease expired',
+                   x.error, {{schema}}.push_error(g.errors, g.attempt, v_now, x.error)
+            FROM gone g, LATERAL (SELECT CASE WHEN g.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END AS error) x
+        ), counted AS (
+            INSERT INTO {{schema}}.tallies (queue, lost) SELECT g.queue, count(*) FROM gone g GROUP BY g.queue
+        )
+        SELECT count(*) INTO buried FROM gone;
+
+        WITH back AS (
+            UPDATE {{schema}}.jobs j
+            SET state = 'scheduled', available_at = v_now + interval '1 second',
+                last_error = CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END,
+                errors = {{schema}}.push_error(j.errors, j.attempt, v_now, CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END),
+                token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
+            WHERE j.id = ANY (v_ids)
+            RETURNING j.queue
+        ), counted AS (
+            INSERT INTO {{schema}}.tallies (queue, lost) SELECT b.queue, count(*) FROM back b GROUP BY b.queue
+        )
+        SELECT count(*) INTO returned FROM back;
+    END IF;
+
+    WITH removed AS (
+        DELETE FROM {{schema}}.workers w
+        WHERE w.id = ANY (v_expired)
+          AND NOT EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = w.id)
+        RETURNING 1
+    )
+    SELECT count(*) INTO workers_removed FROM removed;
+
+    FOR r IN
+        SELECT q.name, q.retain_finished, q.retain_dead FROM {{schema}}.queues q WHERE p_queue IS NULL OR q.name = p_queue ORDER BY q.name
+    LOOP
+        IF promoted < p_limit THEN
+            v_n := {{schema}}.promote(r.name, (p_limit - promoted)::integer);
+            promoted := promoted + v_n;
+            IF v_n > 0 THEN
+                PERFORM pg_notify({{schema_literal}}, r.name);
+            END IF;
+        END IF;
+        IF p_retention AND finished_purged < p_limit THEN
+            v_ids := ARRAY(
+                SELECT f.id FROM {{schema}}.finished f WHERE f.queue = r.name AND f.finished_at < v_now - r.retain_finished
+                ORDER BY f.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED);
+            DELETE FROM {{schema}}.finished f WHERE f.id = ANY (v_ids);
+            finished_purged := finished_purged + cardinality(v_ids);
+        END IF;
+        IF p_retention AND dead_purged < p_limit THEN
+            v_ids := ARRAY(
+                SELECT d.id FROM {{schema}}.dead d WHERE d.queue = r.name AND d.died_at < v_now - r.retain_dead
+                ORDER BY d.died_at LIMIT p_limit - dead_purged FOR UPDATE SKIP LOCKED);
+            DELETE FROM {{schema}}.dead d WHERE d.id = ANY (v_ids);
+            dead_purged := dead_purged + cardinality(v_ids);
+        END IF;
+        SELECT max(k.seq) INTO v_n FROM {{schema}}.marks k WHERE k.queue = r.name;
+        IF v_n IS NOT NULL THEN
+            DELETE FROM {{schema}}.marks k WHERE k.queue = r.name AND k.seq < v_n
+               OR k.queue = r.name AND k.seq = v_n AND k.due_from = '-infinity';
+        END IF;
+    END LOOP;
+    PERFORM {{schema}}.fold('0 s');
+
+    more := returned + buried >= p_limit OR workers_removed >= p_limit OR promoted >= p_limit OR finished_purged >= p_limit OR dead_purged >= p_limit;
+    RETURN NEXT;
+END $$;
+COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
+'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second while attempts remain, else dead. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
+queue: null for all. limit: 1 to 100000, for each kind of work. more: a limit was reached; call again.
+Errors: JQ001 no such queue; JQ005 bad argument.';
