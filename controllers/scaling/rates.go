@@ -36,6 +36,9 @@ type Rates struct {
 	// ServiceAtLeast is how long jobs have been running without any ending: a
 	// lower bound for their service time.
 	ServiceAtLeast time.Duration
+	// Measured is true when there were points enough for the rates of arrivals and
+	// completions, and ServiceRecent when Service is of runs that ended of late.
+	Measured, ServiceRecent bool
 	// Ended and Failed count the runs that ended within about a minute, and those
 	// of them that failed or were lost.
 	Ended, Failed int64
@@ -71,16 +74,23 @@ func (p Point) arrivals(next Point) float64 {
 	return claimed + float64(next.Pending-p.Pending)
 }
 
-// History collects the points of one queue. It is not safe for concurrent use.
+// History collects the points of one queue. Its zero value is ready for use. It is not safe for concurrent use.
 type History struct {
 	points []Point
-	seed   Rates
 	busy   time.Time // since when jobs run and none has ended; zero when none run
 }
 
-// NewHistory starts with rates known from before (an earlier operator process
-// left them in the status), used until there are points enough.
-func NewHistory(seed Rates) *History { return &History{seed: seed} }
+// OrSeed puts rates known from before (an earlier operator process left them in
+// the status) in the place of those that could not be measured yet.
+func (r Rates) OrSeed(seed Rates) Rates {
+	if !r.Measured {
+		r.Arrivals, r.FastArrivals, r.Completions = seed.Arrivals, seed.FastArrivals, seed.Completions
+	}
+	if !r.ServiceRecent && seed.Service > 0 {
+		r.Service = seed.Service
+	}
+	return r
+}
 
 // Add appends a point. A point that is not later than the last is ignored.
 func (h *History) Add(p Point) {
@@ -113,19 +123,20 @@ func (h *History) trackBusy(p Point) {
 func (h *History) Rates() Rates {
 	n := len(h.points)
 	if n == 0 {
-		return h.seed
+		return Rates{}
 	}
 	last := h.points[n-1]
-	r := Rates{Service: h.service()}
+	var r Rates
+	r.Service, r.ServiceRecent = h.service()
 	if !h.busy.IsZero() {
 		r.ServiceAtLeast = last.At.Sub(h.busy)
 	}
 	if last.At.Sub(h.points[0].At) < minSpan {
-		r.Arrivals, r.FastArrivals, r.Completions = h.seed.Arrivals, h.seed.FastArrivals, h.seed.Completions
 		return r
 	}
 	steady := h.sum(func(_ int, span time.Duration) bool { return span >= rateSpan })
 	fast := h.sum(func(n int, span time.Duration) bool { return n >= fastSamples && span >= fastSpan })
+	r.Measured = true
 	r.Arrivals, r.FastArrivals = steady.arrivalRate(), fast.arrivalRate()
 	r.Completions = perSecond(float64(steady.ended), steady.span)
 	r.Ended, r.Failed = steady.ended+steady.lost, steady.failed+steady.lost
@@ -133,20 +144,17 @@ func (h *History) Rates() Rates {
 }
 
 // service is the mean length of a run over the latest runs: as far back as it
-// takes for enough of them, else over all there have ever been, else the seed.
-func (h *History) service() time.Duration {
-	recent := h.sum(func(_ int, span time.Duration) bool { return span >= rateSpan })
-	if recent.ended < enoughRuns {
-		recent = h.sum(func(int, time.Duration) bool { return false })
+// takes for enough of them, else over all there have ever been.
+func (h *History) service() (mean time.Duration, recent bool) {
+	late := h.sum(func(_ int, span time.Duration) bool { return span >= rateSpan })
+	if late.ended < enoughRuns {
+		late = h.sum(func(int, time.Duration) bool { return false })
 	}
-	if recent.ended > 0 {
-		return meanRun(recent.millis, recent.ended)
-	}
-	if h.seed.Service > 0 {
-		return h.seed.Service
+	if late.ended > 0 {
+		return meanRun(late.millis, late.ended), true
 	}
 	last := h.points[len(h.points)-1]
-	return meanRun(last.ExecutionMillis, last.ended())
+	return meanRun(last.ExecutionMillis, last.ended()), false
 }
 
 // meanRun is at least a millisecond where runs have ended, so that 0 stays "unknown".
