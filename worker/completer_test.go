@@ -1,0 +1,264 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// fakeSettler answers from memory. fail, when set, decides what goes wrong.
+type fakeSettler struct {
+	mu      sync.Mutex
+	batches [][]int64
+	done    map[int64]string
+	refuse  map[int64]bool
+	fail    func(ids []int64) error
+	block   chan struct{}
+}
+
+func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
+	if f.block != nil {
+		<-f.block
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids, accepted []int64
+	for _, r := range refs {
+		ids = append(ids, r.ID)
+	}
+	f.batches = append(f.batches, ids)
+	if f.fail != nil {
+		if err := f.fail(ids); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range ids {
+		if !f.refuse[id] {
+			accepted = append(accepted, id)
+			f.done[id] = what
+		}
+	}
+	return accepted, nil
+}
+
+func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref) ([]int64, error) {
+	return f.write("succeeded", refs)
+}
+
+func (f *fakeSettler) Snooze(_ context.Context, _ uuid.UUID, refs []queue.Ref, d time.Duration) ([]int64, error) {
+	return f.write("snoozed "+d.String(), refs)
+}
+
+func (f *fakeSettler) Discard(_ context.Context, _ uuid.UUID, refs []queue.Ref, reason string) ([]int64, error) {
+	return f.write("discarded "+reason, refs)
+}
+
+func (f *fakeSettler) Release(_ context.Context, _ uuid.UUID, refs []queue.Ref) ([]int64, error) {
+	return f.write("released", refs)
+}
+
+func (f *fakeSettler) Fail(_ context.Context, _ uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error) {
+	var refs []queue.Ref
+	for _, r := range failures {
+		refs = append(refs, r.Ref)
+	}
+	ids, err := f.write("failed", refs)
+	var out []queue.FailOutcome
+	for _, id := range ids {
+		out = append(out, queue.FailOutcome{ID: id})
+	}
+	return out, err
+}
+
+func startCompleter(t *testing.T, f *fakeSettler) *completer {
+	t.Helper()
+	if f.done == nil {
+		f.done = map[int64]string{}
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	c := newCompleter(f, log, newMetrics(prometheus.NewRegistry(), "q"), func() {}, func() {})
+	c.backoff = backoff{base: time.Millisecond, ceiling: 5 * time.Millisecond}
+	ctx, cancel := context.WithCancel(context.Background())
+	var loop sync.WaitGroup
+	loop.Go(func() { c.run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		loop.Wait()
+	})
+	return c
+}
+
+func flushed(t *testing.T, c *completer) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if c.flush(ctx); c.unwritten() != 0 {
+		t.Fatalf("%d results are left", c.unwritten())
+	}
+}
+
+func succeedAll(ids ...int64) (results []*result) {
+	id := newIdentity()
+	for _, n := range ids {
+		h := makeHeld(n, time.Minute, time.Minute)
+		h.identity = id
+		id.add([]*held{h})
+		results = append(results, &result{held: h, action: actSucceed})
+	}
+	return results
+}
+
+func (c *completer) counted(outcome string) float64 {
+	var m dto.Metric
+	if err := c.metrics.completions[outcome].Write(&m); err != nil {
+		panic(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+func TestCompleterGathersWhileOneWriteIsUnderWay(t *testing.T) {
+	f := &fakeSettler{block: make(chan struct{})}
+	c := startCompleter(t, f)
+	results := succeedAll(1, 2, 3, 4, 5)
+	c.add(results[0])
+	f.block <- struct{}{} // the first is being written, alone
+	for _, r := range results[1:] {
+		c.add(r)
+	}
+	close(f.block)
+	flushed(t, c)
+	total := 0
+	for _, b := range f.batches {
+		total += len(b)
+	}
+	if len(f.batches[0]) != 1 || len(f.batches) > 3 || total != 5 {
+		t.Errorf("batches are %v, want the first alone and the others together", f.batches)
+	}
+	if n := len(results[0].held.identity.jobs); n != 0 {
+		t.Errorf("%d jobs are still held", n)
+	}
+}
+
+func TestCompleterTriesAgainUntilTheDatabaseAnswers(t *testing.T) {
+	down := 5
+	f := &fakeSettler{fail: func([]int64) error {
+		if down--; down >= 0 {
+			return errors.New("connection reset")
+		}
+		return nil
+	}}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2, 3)...)
+	flushed(t, c)
+	if len(f.done) != 3 || c.counted(outcomeSucceeded) != 3 {
+		t.Errorf("written: %v, counted: %v", f.done, c.counted(outcomeSucceeded))
+	}
+}
+
+func TestCompleterLetsOthersPastAResultTheDatabaseRejects(t *testing.T) {
+	f := &fakeSettler{}
+	f.fail = func(ids []int64) error {
+		for _, id := range ids {
+			if id == 2 {
+				return &pgconn.PgError{Code: "22021", Severity: "ERROR", SeverityUnlocalized: "ERROR"}
+			}
+		}
+		return nil
+	}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2, 3)...)
+	deadline := time.Now().Add(10 * time.Second)
+	for c.unwritten() != 1 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done[1] == "" || f.done[3] == "" || f.done[2] != "" {
+		t.Errorf("written: %v, want 1 and 3", f.done)
+	}
+}
+
+func TestCompleterCountsRefusals(t *testing.T) {
+	cases := map[string]struct {
+		change      func(*result)
+		failFirst   error
+		wantOutcome string
+	}{
+		"lease lost":                             {wantOutcome: outcomeRefused},
+		"failure of a lost lease":                {change: func(r *result) { r.action = actFail }, wantOutcome: outcomeRefused},
+		"committed in the handler's transaction": {change: func(r *result) { r.action = actVerify }, wantOutcome: outcomeSucceeded},
+		"commit failed, or only its answer": {
+			change:      func(r *result) { r.action, r.handlerFailed = actVerify, true },
+			wantOutcome: outcomeUnconfirmed,
+		},
+		"written before, answer lost": {failFirst: errors.New("connection reset"), wantOutcome: outcomeUnconfirmed},
+		"surely not written before": {
+			failFirst:   &pgconn.PgError{Code: "40001", SeverityUnlocalized: "ERROR"},
+			wantOutcome: outcomeRefused,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeSettler{refuse: map[int64]bool{7: true}}
+			first := tc.failFirst
+			f.fail = func([]int64) error { err := first; first = nil; return err }
+			c := startCompleter(t, f)
+			results := succeedAll(7)
+			if tc.change != nil {
+				tc.change(results[0])
+			}
+			c.add(results...)
+			flushed(t, c)
+			for _, outcome := range outcomes {
+				want := 0.0
+				if outcome == tc.wantOutcome {
+					want = 1
+				}
+				if got := c.counted(outcome); got != want {
+					t.Errorf("outcome %s is counted %v times, want %v", outcome, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestCompleterFlushGivesUpWithItsContext(t *testing.T) {
+	f := &fakeSettler{fail: func([]int64) error { return errors.New("down") }}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2)...)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	c.flush(ctx)
+	if n := c.unwritten(); n != 2 {
+		t.Errorf("%d results are unwritten, want both", n)
+	}
+}
+
+func TestCompleterWritesEachKindAsWhatItIs(t *testing.T) {
+	f := &fakeSettler{}
+	c := startCompleter(t, f)
+	results := succeedAll(1, 2, 3, 4, 5)
+	results[1].action = actFail
+	results[2].action, results[2].delay = actSnooze, time.Minute
+	results[3].action, results[3].text = actDiscard, "because"
+	results[4].action = actRelease
+	c.add(results...)
+	flushed(t, c)
+	want := map[int64]string{1: "succeeded", 2: "failed", 3: "snoozed 1m0s", 4: "discarded because", 5: "released"}
+	for id, what := range want {
+		if f.done[id] != what {
+			t.Errorf("job %d is %q, want %q", id, f.done[id], what)
+		}
+	}
+}

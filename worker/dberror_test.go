@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestDatabaseErrors(t *testing.T) {
+	server := func(severity, code string) error {
+		return fmt.Errorf("queue: claim: %w", &pgconn.PgError{Severity: "ERREUR", SeverityUnlocalized: severity, Code: code})
+	}
+	cases := map[string]struct {
+		err                     error
+		wantCommitted, wantData bool
+	}{
+		"none":                    {},
+		"statement failed":        {err: server("ERROR", "40001")},
+		"bad data":                {err: server("ERROR", "22021"), wantData: true},
+		"refused by the protocol": {err: server("ERROR", "JQ005"), wantData: true},
+		"session ended":           {err: server("FATAL", "57P01"), wantCommitted: true},
+		"connection broken":       {err: fmt.Errorf("read: %w", io.ErrUnexpectedEOF), wantCommitted: true},
+		"timed out":               {err: context.DeadlineExceeded, wantCommitted: true},
+		"never connected":         {err: fmt.Errorf("claim: %w", &pgconn.ConnectError{Config: &pgconn.Config{}})},
+		"something else":          {err: errors.New("?"), wantCommitted: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := mayHaveCommitted(tc.err); got != tc.wantCommitted {
+				t.Errorf("mayHaveCommitted is %t, want %t", got, tc.wantCommitted)
+			}
+			if got := concernsData(tc.err); got != tc.wantData {
+				t.Errorf("concernsData is %t, want %t", got, tc.wantData)
+			}
+		})
+	}
+}

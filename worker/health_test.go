@@ -1,0 +1,87 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// makeWorker is a worker whose pool never connects.
+func makeWorker(t *testing.T, cfg Config, opts ...Option) *Worker {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if cfg.Queue == "" {
+		cfg.Queue = "q"
+	}
+	w, err := New(pool, cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestProbes(t *testing.T) {
+	long := time.Now().Add(-2 * stalledAfter)
+	cases := map[string]struct {
+		prepare              func(*health)
+		wantAlive, wantReady int
+		wantBody             string
+	}{
+		"starting":      {prepare: func(h *health) {}, wantAlive: 200, wantReady: 503},
+		"working":       {prepare: func(h *health) { h.contacted(nil); h.turn("claim") }, wantAlive: 200, wantReady: 200},
+		"database lost": {prepare: func(h *health) { h.contacted(nil); h.contacted(errors.New("user bob, host db7")) }, wantAlive: 200, wantReady: 503},
+		"and back":      {prepare: func(h *health) { h.contacted(errors.New("x")); h.contacted(nil) }, wantAlive: 200, wantReady: 200},
+		"stopping":      {prepare: func(h *health) { h.contacted(nil); h.stop() }, wantAlive: 200, wantReady: 503},
+		"a loop hangs": {prepare: func(h *health) { h.contacted(nil); h.turns["claim"] = long }, wantAlive: 503, wantReady: 200,
+			wantBody: "the claim loop has not turned for 2m0s"},
+		"a loop has ended on purpose": {prepare: func(h *health) { h.turns["claim"] = long; h.ended("claim") }, wantAlive: 200, wantReady: 503},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := makeWorker(t, Config{})
+			tc.prepare(w.health)
+			get := func(path string) *httptest.ResponseRecorder {
+				rec := httptest.NewRecorder()
+				w.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+				return rec
+			}
+			alive, ready := get("/healthz"), get("/readyz")
+			if alive.Code != tc.wantAlive || ready.Code != tc.wantReady {
+				t.Errorf("healthz %d, readyz %d, want %d and %d", alive.Code, ready.Code, tc.wantAlive, tc.wantReady)
+			}
+			if !strings.Contains(alive.Body.String(), tc.wantBody) {
+				t.Errorf("healthz says %q, want %q in it", alive.Body, tc.wantBody)
+			}
+			if strings.Contains(ready.Body.String(), "db7") {
+				t.Errorf("readyz tells strangers about the database: %q", ready.Body)
+			}
+		})
+	}
+}
+
+func TestMetricsAreServed(t *testing.T) {
+	w := makeWorker(t, Config{Queue: "emails"})
+	w.metrics.claimed(10, 3, time.Millisecond, nil)
+	rec := httptest.NewRecorder()
+	w.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, want := range []string{
+		`jobqueue_worker_claims_total{queue="emails",result="partial"} 1`,
+		`jobqueue_worker_claim_rows_sum{queue="emails"} 3`,
+		`jobqueue_worker_stale_results_total{by="database",queue="emails"} 0`,
+		`go_goroutines`,
+	} {
+		if !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("metrics lack %q", want)
+		}
+	}
+}

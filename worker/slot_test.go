@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// execute1 runs one job of kind "k" through a slot and returns its result.
+func execute1[T any](t *testing.T, payload string, timeout time.Duration, h func(context.Context, *Job[T]) error) *result {
+	t.Helper()
+	w := makeWorker(t, Config{Slots: 1}, WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	Handle(w, "k", h)
+	kinds, err := w.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(w, kinds)
+	e.handlerBase = context.Background()
+	job := makeHeld(42, timeout, time.Minute)
+	job.handler, job.Payload = w.handlers["k"], json.RawMessage(payload)
+	e.slots.Go(func() { e.slot(0) })
+	e.backlog.push([]*held{job})
+	e.backlog.close()
+	e.slots.Wait()
+	if n := e.backlog.taken(); n != 0 {
+		t.Errorf("%d slots are taken at the end", n)
+	}
+	if len(e.completer.pending) != 1 {
+		t.Fatalf("%d results, want one", len(e.completer.pending))
+	}
+	return e.completer.pending[0]
+}
+
+func TestSlotDecodesThePayload(t *testing.T) {
+	type args struct{ To string }
+	var got Job[args]
+	r := execute1(t, `{"To":"a@example.org"}`, time.Minute, func(_ context.Context, j *Job[args]) error {
+		got = *j
+		return nil
+	})
+	if r.action != actSucceed || got.Args.To != "a@example.org" || got.ID != 42 || got.Attempt != 1 || got.IdempotencyKey() != "q/42" {
+		t.Errorf("result %+v of job %+v", r, got)
+	}
+}
+
+func TestSlotFailsAPayloadThatCannotBeDecodedForGood(t *testing.T) {
+	r := execute1(t, `{"To":"secret@example.org"}`, time.Minute, func(context.Context, *Job[[]int]) error { return nil })
+	if r.action != actFail || !r.permanent || !strings.Contains(r.text, `decode the payload of kind "k"`) {
+		t.Errorf("result is %+v", r)
+	}
+	if strings.Contains(r.text, "secret") {
+		t.Errorf("the error quotes the payload: %s", r.text)
+	}
+}
+
+func TestSlotTurnsAPanicIntoAFailureWithItsStack(t *testing.T) { // W7
+	r := execute1(t, `{}`, time.Minute, func(context.Context, *Job[struct{}]) error {
+		var m map[string]int
+		m["x"] = 1
+		return nil
+	})
+	if r.action != actFail || r.permanent || !strings.HasPrefix(r.text, "panic: assignment to entry in nil map") || !strings.Contains(r.text, "slot_test.go") {
+		t.Errorf("result is %+v", r)
+	}
+}
+
+func TestSlotSurvivesAHandlerThatEndsItsGoroutine(t *testing.T) {
+	r := execute1(t, `{}`, time.Minute, func(context.Context, *Job[struct{}]) error {
+		runtime.Goexit()
+		return nil
+	})
+	if r.action != actFail || r.text != errGoexit.Error() {
+		t.Errorf("result is %+v", r)
+	}
+}
+
+func TestSlotEndsTheContextAtTheTimeout(t *testing.T) { // W6
+	r := execute1(t, `{}`, 20*time.Millisecond, func(ctx context.Context, _ *Job[struct{}]) error {
+		<-ctx.Done()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(ctx), ErrTimeout) {
+			t.Errorf("err %v, cause %v", ctx.Err(), context.Cause(ctx))
+		}
+		return ctx.Err()
+	})
+	if r.action != actFail || !strings.HasPrefix(r.text, ErrTimeout.Error()+" after ") {
+		t.Errorf("result is %+v", r)
+	}
+}
+
+func TestSlotAcceptsSuccessAfterTheTimeout(t *testing.T) {
+	r := execute1(t, `{}`, 10*time.Millisecond, func(ctx context.Context, _ *Job[struct{}]) error {
+		<-ctx.Done()
+		return nil
+	})
+	if r.action != actSucceed {
+		t.Errorf("result is %+v, want success: the token decides", r)
+	}
+}
