@@ -91,7 +91,7 @@ func buildFlags(goMod string) ([]string, error) {
 		return nil, errors.New("go.mod requires no version of k8s.io/kubernetes")
 	}
 	const stamp = "k8s.io/component-base/version"
-	return []string{"-trimpath", "-ldflags", fmt.Sprintf("-s -w -X %s.gitVersion=%s -X %s.gitMajor=%s -X %s.gitMinor=%s",
+	return []string{"-tags", "components", "-trimpath", "-ldflags", fmt.Sprintf("-s -w -X %s.gitVersion=%s -X %s.gitMajor=%s -X %s.gitMinor=%s",
 		stamp, version[1], stamp, version[2], stamp, version[3])}, nil
 }
 

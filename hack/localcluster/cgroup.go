@@ -70,13 +70,10 @@ func usedCgroups(mounts []cgroupMount) ([]cgroupMount, error) {
 	return nil, errors.New("no control groups are mounted below /sys/fs/cgroup: mount version 2 with \"mount -t cgroup2 none /sys/fs/cgroup\"")
 }
 
-// machineCgroups returns the hierarchies of this machine.
-func machineCgroups() ([]cgroupMount, error) {
+// mountedCgroups returns every hierarchy of this machine.
+func mountedCgroups() ([]cgroupMount, error) {
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	return usedCgroups(parseCgroupMounts(string(mountinfo)))
+	return parseCgroupMounts(string(mountinfo)), err
 }
 
 // createCgroup makes the group that all pods of the cluster go below, in every
@@ -128,10 +125,12 @@ func delegateControllers(dir string) error {
 	return nil
 }
 
-// removeCgroup removes the group and what is below it. The kernel may still
-// count processes that have just ended, so it tries for a while.
-func removeCgroup(mounts []cgroupMount, group string) error {
-	var last error
+// removeCgroup removes the group and what is below it from every hierarchy; on
+// a machine with both versions the container runtime makes it in those too
+// that the kubelet does not use. The kernel may still count processes that have
+// just ended, so it tries for a while.
+func removeCgroup(group string) error {
+	mounts, last := mountedCgroups()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		last = nil
 		for _, mount := range mounts {

@@ -121,7 +121,11 @@ func (c *Cluster) Up(ctx context.Context, wait bool) error {
 			return err
 		}
 	}
-	cgroups, err := machineCgroups()
+	mounts, err := mountedCgroups()
+	if err != nil {
+		return err
+	}
+	cgroups, err := usedCgroups(mounts)
 	if err != nil {
 		return err
 	}
@@ -145,7 +149,7 @@ func (c *Cluster) Up(ctx context.Context, wait bool) error {
 		if sandbox != nil {
 			err = errors.Join(err, sandbox.Destroy())
 		}
-		return errors.Join(err, removeCgroup(cgroups, c.cgroup()))
+		return errors.Join(err, removeCgroup(c.cgroup()))
 	}
 	progress("the cluster %q is up (%s)", c.Name, time.Since(begin).Round(100*time.Millisecond))
 	return nil
@@ -291,11 +295,7 @@ func (c *Cluster) remove() error {
 			return err
 		}
 	}
-	cgroups, err := machineCgroups()
-	if err != nil {
-		progress("control groups: %v", err)
-	}
-	if err := removeCgroup(cgroups, c.cgroup()); err != nil {
+	if err := removeCgroup(c.cgroup()); err != nil {
 		return err
 	}
 	return os.RemoveAll(c.Dir)
@@ -314,7 +314,7 @@ func (c *Cluster) leftovers(sandbox *Sandbox) []string {
 			left = append(left, "mount "+fields[4])
 		}
 	}
-	cgroups, _ := machineCgroups()
+	cgroups, _ := mountedCgroups()
 	for _, mount := range cgroups {
 		if dir := filepath.Join(mount.Path, c.cgroup()); present(dir) {
 			left = append(left, "control group "+dir)

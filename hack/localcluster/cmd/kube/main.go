@@ -1,6 +1,11 @@
+//go:build components
+
 // Command kube is every Kubernetes component of the local cluster in one
 // binary: it runs the component whose name it was called by, so that one link
 // step and one file serve all of them through symbolic links.
+//
+// The build tag keeps it out of "go vet ./..." and the like: compiling all of
+// Kubernetes takes minutes, and every set of build flags needs its own round.
 package main
 
 import (
