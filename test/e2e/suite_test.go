@@ -1,0 +1,118 @@
+// Package e2e proves the operator on real pods and a real PostgreSQL: what it promises is
+// counted in SQL and read from the API server, never taken from its own word alone.
+//
+// It is run by hack/e2e.sh, which brings up the cluster and installs the operator.
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
+)
+
+const (
+	// operatorNamespace and operatorName are what hack/cluster.sh installs.
+	operatorNamespace = "jobqueue-system"
+	operatorName      = "jobqueue-operator"
+
+	// labelLocal marks specs that need the node to be this machine: they signal processes
+	// of pods, or stop the PostgreSQL server.
+	labelLocal = "local"
+
+	// specTime bounds a spec. What it waits for has a tighter bound of its own.
+	specTime = 3 * time.Minute
+)
+
+// What the suite was started with.
+var (
+	kube client.WithWatch
+	// server is a pool on the server's first database, from which others are made.
+	server    *pgxpool.Pool
+	serverURL = os.Getenv("DATABASE_URL")
+	image     = os.Getenv("IMAGE")
+	// onLocalCluster is true in the network of hack/localcluster, whose node is this machine.
+	onLocalCluster = os.Getenv("JOBQUEUE_LOCALCLUSTER") != ""
+)
+
+func TestE2E(t *testing.T) {
+	for _, name := range []string{"DATABASE_URL", "IMAGE", "JOBQUEUE_BIN", "JOBQUEUE_ROOT"} {
+		if os.Getenv(name) == "" {
+			t.Fatalf("%s is not set: run this suite through `make e2e`", name)
+		}
+	}
+	RegisterFailHandler(Fail)
+	suite, reporter := GinkgoConfiguration()
+	if !onLocalCluster {
+		suite.LabelFilter = both(suite.LabelFilter, "!"+labelLocal)
+	}
+	RunSpecs(t, "JobQueue operator on real pods", suite, reporter)
+}
+
+func both(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return "(" + a + ") && (" + b + ")"
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	SetDefaultEventuallyTimeout(30 * time.Second)
+	SetDefaultEventuallyPollingInterval(150 * time.Millisecond)
+	EnforceDefaultTimeoutsWhenUsingContexts()
+
+	scheme := runtime.NewScheme()
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	cfg, err := ctrl.GetConfig()
+	Expect(err).NotTo(HaveOccurred(), "KUBECONFIG must name a cluster")
+	// The suite polls; the client's own brake would only make it late.
+	cfg.QPS, cfg.Burst = 200, 400
+	kube, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+
+	server = openPool(ctx, serverURL, 2)
+	DeferCleanup(server.Close)
+	awaitOperator(ctx)
+}, NodeTimeout(2*time.Minute))
+
+// All specs' namespaces are gone before the suite is, so that a cluster that is kept
+// can be used again at once.
+var _ = AfterSuite(func(ctx SpecContext) {
+	Eventually(func(g Gomega) {
+		var left corev1.NamespaceList
+		g.Expect(kube.List(ctx, &left, client.HasLabels{suiteLabel})).To(Succeed())
+		g.Expect(left.Items).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed(), "namespaces of the suite are left")
+}, NodeTimeout(2*time.Minute))
+
+// awaitOperator waits until the operator's Deployment is as it should be.
+func awaitOperator(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		d := operatorDeployment(ctx, g)
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect(d.Status.UpdatedReplicas).To(Equal(*d.Spec.Replicas))
+		g.Expect(d.Status.AvailableReplicas).To(Equal(*d.Spec.Replicas))
+		g.Expect(d.Status.Replicas).To(Equal(*d.Spec.Replicas))
+	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed(), "the operator does not run")
+}
+
+func operatorDeployment(ctx context.Context, g Gomega) *appsv1.Deployment {
+	d := &appsv1.Deployment{}
+	g.Expect(kube.Get(ctx, types.NamespacedName{Namespace: operatorNamespace, Name: operatorName}, d)).To(Succeed())
+	return d
+}
