@@ -49,8 +49,8 @@ func newAuthority(dir, file string) (*authority, error) {
 	return a, err
 }
 
-// identity describes who a certificate speaks for.
-type identity struct {
+// subject describes who a certificate speaks for.
+type subject struct {
 	file          string
 	commonName    string
 	organizations []string
@@ -60,7 +60,7 @@ type identity struct {
 
 // issue signs a certificate, good for servers and clients, and writes it as
 // FILE.crt and FILE.key.
-func (a *authority) issue(who identity) error {
+func (a *authority) issue(who subject) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *Cluster) writeCertificates() error {
 		return err
 	}
 	local := []netip.Addr{netip.MustParseAddr("127.0.0.1"), c.Addresses.Node}
-	for _, who := range []identity{
+	for _, who := range []subject{
 		{
 			file: "apiserver", commonName: "kube-apiserver",
 			names:     []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"},
@@ -167,7 +167,7 @@ func (c *Cluster) writeCertificates() error {
 	if err != nil {
 		return err
 	}
-	if err := frontProxy.issue(identity{file: "front-proxy-client", commonName: "front-proxy-client"}); err != nil {
+	if err := frontProxy.issue(subject{file: "front-proxy-client", commonName: "front-proxy-client"}); err != nil {
 		return err
 	}
 	return writeServiceAccountKeys(c.path("pki"))

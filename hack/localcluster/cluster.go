@@ -185,7 +185,7 @@ func (c *Cluster) launch(ctx context.Context, assets, pause string, wait bool) (
 	if err := saveJSON(c.sandboxFile(), sandbox); err != nil {
 		return sandbox, err
 	}
-	var parts []*started
+	var parts []*process
 	startAll := func(components ...component) error {
 		for _, part := range components {
 			running, err := c.start(sandbox, part)
@@ -200,7 +200,7 @@ func (c *Cluster) launch(ctx context.Context, assets, pause string, wait bool) (
 		return sandbox, err
 	}
 	runtime := parts[len(parts)-1]
-	if err := c.waitFor(ctx, "containerd's socket", 30*time.Second, []*started{runtime}, func() error {
+	if err := c.waitFor(ctx, "containerd's socket", 30*time.Second, []*process{runtime}, func() error {
 		return c.ctr(ctx, "version")
 	}); err != nil {
 		return sandbox, err
@@ -213,7 +213,7 @@ func (c *Cluster) launch(ctx context.Context, assets, pause string, wait bool) (
 		return sandbox, err
 	}
 	apiServer := parts[1]
-	if err := c.waitFor(ctx, "a ready API server", time.Minute, []*started{apiServer, parts[0]}, func() error { return api.ready(ctx) }); err != nil {
+	if err := c.waitFor(ctx, "a ready API server", time.Minute, []*process{apiServer, parts[0]}, func() error { return api.ready(ctx) }); err != nil {
 		return sandbox, err
 	}
 	if err := startAll(c.nodeAndControllers(assets)...); err != nil {
@@ -223,10 +223,10 @@ func (c *Cluster) launch(ctx context.Context, assets, pause string, wait bool) (
 		return sandbox, nil
 	}
 	controllers, kubelet := parts[3], parts[5]
-	if err := c.waitFor(ctx, "a Ready node", 2*time.Minute, append([]*started{kubelet}, parts...), func() error { return api.nodeReady(ctx, c.nodeName()) }); err != nil {
+	if err := c.waitFor(ctx, "a Ready node", 2*time.Minute, append([]*process{kubelet}, parts...), func() error { return api.nodeReady(ctx, c.nodeName()) }); err != nil {
 		return sandbox, err
 	}
-	return sandbox, c.waitFor(ctx, "the default service account", time.Minute, append([]*started{controllers}, parts...), func() error {
+	return sandbox, c.waitFor(ctx, "the default service account", time.Minute, append([]*process{controllers}, parts...), func() error {
 		return api.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
 	})
 }

@@ -133,8 +133,8 @@ func (c *Cluster) nodeAndControllers(assets string) []component {
 	}}
 }
 
-// started is a component that this process has started.
-type started struct {
+// process is a component that this process has started.
+type process struct {
 	component
 	Identity
 	// ended is closed when the process has ended.
@@ -143,7 +143,7 @@ type started struct {
 
 // start runs a component inside the sandbox, detached from this process: it
 // goes on when this one ends.
-func (c *Cluster) start(sandbox *Sandbox, part component) (*started, error) {
+func (c *Cluster) start(sandbox *Sandbox, part component) (*process, error) {
 	program := part.program
 	if !filepath.IsAbs(program) {
 		path, err := findProgram(program)
@@ -168,7 +168,7 @@ func (c *Cluster) start(sandbox *Sandbox, part component) (*started, error) {
 	if err := sandbox.within(componentNamespaces, cmd.Start); err != nil {
 		return nil, fmt.Errorf("cannot start %s: %w", part.name, err)
 	}
-	running := &started{component: part, ended: make(chan struct{})}
+	running := &process{component: part, ended: make(chan struct{})}
 	// Read before anybody waits for the process, so that its id cannot have
 	// been given away yet.
 	running.Identity, err = identify(cmd.Process.Pid)
@@ -190,7 +190,7 @@ func (c *Cluster) componentFailed(name, what string) error {
 
 // waitFor polls until ready returns nil, and gives up early when a component
 // ends: the first of them is blamed when time runs out.
-func (c *Cluster) waitFor(ctx context.Context, what string, limit time.Duration, parts []*started, ready func() error) error {
+func (c *Cluster) waitFor(ctx context.Context, what string, limit time.Duration, parts []*process, ready func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
 		err := ready()

@@ -196,7 +196,7 @@ func (c *Cluster) startPostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.waitFor(ctx, "a server that takes connections", time.Minute, []*started{running}, func() error {
+	err = c.waitFor(ctx, "a server that takes connections", time.Minute, []*process{running}, func() error {
 		now, err := os.Stat(status)
 		if err != nil {
 			return err
