@@ -6,7 +6,7 @@ import (
 )
 
 // JobQueueSpec describes a queue: its policy, its workers and how they scale.
-// +kubebuilder:validation:XValidation:rule="!has(self.worker.template.spec.terminationGracePeriodSeconds) || self.worker.template.spec.terminationGracePeriodSeconds > self.timeoutSeconds",message="worker.template.spec.terminationGracePeriodSeconds must be greater than timeoutSeconds, else a running job is killed before it may finish; leave it out for timeoutSeconds + 30"
+// +kubebuilder:validation:XValidation:rule="!has(self.worker.template.spec) || !has(self.worker.template.spec.terminationGracePeriodSeconds) || self.worker.template.spec.terminationGracePeriodSeconds > self.timeoutSeconds",message="worker.template.spec.terminationGracePeriodSeconds must be greater than timeoutSeconds, else a running job is killed before it may finish; leave it out for timeoutSeconds + 30"
 // +kubebuilder:validation:XValidation:rule="!has(self.batch.size) || self.batch.size >= self.worker.slots",message="batch.size must not be below worker.slots: a claim must be able to fill every slot"
 type JobQueueSpec struct {
 	// The QueueDatabase that holds the queue, in the same namespace.
@@ -18,7 +18,6 @@ type JobQueueSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')",message="queueName must consist of lower-case letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="queueName cannot be changed: the jobs would stay behind; create another JobQueue"
 	QueueName string `json:"queueName,omitempty"`
 
 	// Stops new claims; running jobs finish, and workers stay as they are.
@@ -93,7 +92,7 @@ type LocalReference struct {
 }
 
 // LeaseSpec says when a worker that gives no sign of life loses its jobs.
-// +kubebuilder:validation:XValidation:rule="self.heartbeatSeconds * 2 <= self.durationSeconds",message="lease.heartbeatSeconds must be at most half of lease.durationSeconds, so that one late heartbeat loses no job"
+// +kubebuilder:validation:XValidation:rule="!has(self.heartbeatSeconds) || !has(self.durationSeconds) || self.heartbeatSeconds * 2 <= self.durationSeconds",message="lease.heartbeatSeconds must be at most half of lease.durationSeconds, so that one late heartbeat loses no job"
 type LeaseSpec struct {
 	// Seconds without a heartbeat after which a worker's jobs run elsewhere.
 	// +optional
@@ -112,7 +111,7 @@ type LeaseSpec struct {
 
 // RetrySpec says how often and how late a failed job runs again. The delay before
 // attempt n+1 is min(backoffMaxSeconds, backoffSeconds * 2^(n-1)), give or take the jitter.
-// +kubebuilder:validation:XValidation:rule="self.backoffSeconds <= self.backoffMaxSeconds",message="retry.backoffSeconds must not exceed retry.backoffMaxSeconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.backoffSeconds) || !has(self.backoffMaxSeconds) || self.backoffSeconds <= self.backoffMaxSeconds",message="retry.backoffSeconds must not exceed retry.backoffMaxSeconds"
 type RetrySpec struct {
 	// Attempts after which a job goes to the dead letters. A job may name its own number.
 	// +optional
@@ -171,6 +170,7 @@ type RetentionSpec struct {
 }
 
 // WorkerSpec describes the worker pods.
+// +kubebuilder:validation:XValidation:rule="has(self.template.spec) && size(self.template.spec.containers) > 0",message="worker.template.spec must name the worker's container"
 type WorkerSpec struct {
 	// Jobs that one pod runs at the same time.
 	// +optional
@@ -187,7 +187,7 @@ type WorkerSpec struct {
 }
 
 // ScalingSpec says how replicas follow the age of the oldest pending job.
-// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="scaling.minReplicas must not exceed scaling.maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="scaling.minReplicas must not exceed scaling.maxReplicas"
 type ScalingSpec struct {
 	// The fewest worker pods. 0 lets an idle queue cost nothing.
 	// +optional
@@ -252,6 +252,7 @@ type ConnectionsSpec struct {
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.decision.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name must be at most 52 characters: the worker Deployment and its pods are named after it"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.queueName) ? self.spec.queueName : self.metadata.name) == (has(oldSelf.spec.queueName) ? oldSelf.spec.queueName : self.metadata.name)",message="spec.queueName cannot be changed, nor given or taken away later: the jobs would stay behind; create another JobQueue"
 type JobQueue struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
