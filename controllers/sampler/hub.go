@@ -170,7 +170,9 @@ func (h *Hub) sampler(key Key) *sampler {
 	return h.samplers[key]
 }
 
-func (h *Hub) notify(key Key) {
+// Announce calls the subscribers as after a try: something else than a sample is
+// new about the database, such as its credentials.
+func (h *Hub) Announce(key Key) {
 	h.mu.Lock()
 	subscribers := h.subscribers
 	h.mu.Unlock()

@@ -145,7 +145,7 @@ func (s *sampler) try(ctx context.Context) {
 	next.Policies, next.released = s.wishes.outcomes()
 	s.state.Store(&next)
 	s.hub.observer.Sampled(s.key, time.Since(began), next.Problem)
-	s.hub.notify(s.key)
+	s.hub.Announce(s.key)
 }
 
 // round does all there is to do with the database at one time.
