@@ -1,0 +1,189 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+var _ = Describe("enqueue (Q9, Q10)", func() {
+	var e *env
+	BeforeEach(func() { e = newEnv(nil) })
+
+	It("returns ids in the order given, and nothing for nothing", func() {
+		ids, err := e.c.Enqueue(e.ctx, e.pool, "q")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ids).To(BeEmpty())
+
+		ids = e.enqueue(500, func(i int, j *queue.NewJob) { j.Kind = fmt.Sprint("kind-", i); j.Priority = int16(-i) })
+		for i, id := range ids {
+			if i%100 == 0 {
+				Expect(e.job(id).Kind).To(Equal(fmt.Sprint("kind-", i)))
+			}
+		}
+	})
+
+	It("keeps payloads of any JSON, unicode included", func() {
+		payloads := []any{
+			nil, "grüße, 世界 🙂", 12.5, []int{1, 2}, map[string]any{"a": map[string]any{"b": nil}},
+			json.RawMessage(`{"z": 1}`), json.RawMessage(nil), `a "quoted" \ back{slash},NULL`, "", `\\u0000 is text`,
+		}
+		ids := e.enqueue(len(payloads), func(i int, j *queue.NewJob) { j.Payload = payloads[i]; j.Kind = "größe-世界" })
+		runs := e.claim(uuid.New(), 100)
+		Expect(runIDs(runs)).To(Equal(ids))
+		for i, run := range runs {
+			want, err := json.Marshal(payloads[i])
+			Expect(err).NotTo(HaveOccurred())
+			if raw, ok := payloads[i].(json.RawMessage); ok && raw == nil {
+				want = []byte("null")
+			}
+			Expect(run.Payload).To(MatchJSON(want))
+			Expect(run.Kind).To(Equal("größe-世界"))
+		}
+	})
+
+	It("takes a huge batch in one statement", func() {
+		ids := e.enqueue(20_000)
+		Expect(ids).To(HaveLen(20_000))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs`)).To(Equal(20_000))
+	})
+
+	It("belongs to the caller's transaction at every isolation level (Q18)", func() {
+		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
+			Expect(err).NotTo(HaveOccurred())
+			_, err = e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "rolled back"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(e.claim(uuid.New(), 10)).To(BeEmpty())
+			Expect(tx.Rollback(e.ctx)).To(Succeed())
+
+			tx, err = e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
+			Expect(err).NotTo(HaveOccurred())
+			_, err = e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "committed"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(tx.Commit(e.ctx)).To(Succeed())
+			runs := e.claim(uuid.New(), 10)
+			Expect(runs).To(HaveLen(1))
+			Expect(runs[0].Kind).To(Equal("committed"))
+		}
+	})
+
+	It("does not make serializable producers fail each other", func() {
+		var txs []pgx.Tx
+		for range 4 {
+			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: pgx.Serializable})
+			Expect(err).NotTo(HaveOccurred())
+			_, err = e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"}, queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+			txs = append(txs, tx)
+		}
+		for _, tx := range txs {
+			Expect(tx.Commit(e.ctx)).To(Succeed())
+		}
+		Expect(e.claim(uuid.New(), 100)).To(HaveLen(8))
+	})
+
+	It("refuses a payload over the queue's limit, naming size and limit", func() {
+		e.policy(func(p *queue.Policy) { p.MaxPayloadBytes = 1000 })
+		e.enqueue(1, func(_ int, j *queue.NewJob) { j.Payload = strings.Repeat("x", 998) })
+		_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "fine"}, queue.NewJob{Kind: "big", Payload: strings.Repeat("x", 999)})
+		Expect(err).To(MatchError(queue.ErrPayloadTooLarge))
+		Expect(err).To(MatchError(ContainSubstring(`payload of kind "big" has 1001 bytes; queue "q" allows at most 1000`)))
+		_, err = e.pool.Exec(e.ctx, `SELECT jobqueue.enqueue('q', 'big', to_jsonb(repeat('x', 999)))`)
+		Expect(err).To(MatchError(ContainSubstring("has 1001 bytes")))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs`)).To(Equal(1), "all are added or none")
+	})
+
+	It("refuses a queue that was not declared, with a hint", func() {
+		_, err := e.c.Enqueue(e.ctx, e.pool, "nope", queue.NewJob{Kind: "k"})
+		Expect(err).To(MatchError(queue.ErrQueueNotFound))
+		Expect(err).To(MatchError(ContainSubstring(`queue "nope" does not exist`)))
+	})
+
+	It("keeps future jobs from claims until they are due, then promotes them", func() {
+		later := e.enqueue(3, func(i int, j *queue.NewJob) { j.Delay = time.Hour; j.Priority = -10 })
+		at := time.Now().Add(30 * time.Minute)
+		soon := e.enqueue(1, func(_ int, j *queue.NewJob) { j.RunAt = at })
+		Expect(e.job(soon[0]).AvailableAt).To(BeTemporally("~", at, time.Microsecond))
+		now := e.enqueue(1)
+		past := e.enqueue(1, func(_ int, j *queue.NewJob) { j.RunAt = time.Now().Add(-time.Hour) })
+		worker := uuid.New()
+		Expect(runIDs(e.claim(worker, 100))).To(Equal([]int64{past[0], now[0]}))
+		Expect(e.claim(worker, 100)).To(BeEmpty())
+		e.due()
+		Expect(runIDs(e.claim(worker, 100))).To(Equal(append(later, soon...)))
+	})
+
+	DescribeTable("refuses bad arguments, naming argument, value and what is allowed",
+		func(sql, message string) {
+			_, err := e.pool.Exec(e.ctx, sql)
+			Expect(err).To(MatchError(And(ContainSubstring(message), ContainSubstring("JQ005"))))
+		},
+		Entry("null queue", `SELECT jobqueue.enqueue(NULL, 'k')`, "queue is null; allowed:"),
+		Entry("empty kind", `SELECT jobqueue.enqueue('q', '')`, "kind is empty; allowed: 1 to 128 characters"),
+		Entry("null kind", `SELECT jobqueue.enqueue('q', NULL)`, "kind is null; allowed: 1 to 128 characters"),
+		Entry("long kind", `SELECT jobqueue.enqueue('q', repeat('k', 129))`, "(129 characters); allowed: 1 to 128"),
+		Entry("null payload", `SELECT jobqueue.enqueue('q', 'k', NULL)`, "payload is null; allowed: a jsonb value"),
+		Entry("null priority", `SELECT jobqueue.enqueue('q', 'k', p_priority => NULL)`, "priority is null; allowed: -32768 to 32767"),
+		Entry("negative delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => -1)`, "delay_seconds is -1; allowed: 0 to"),
+		Entry("NaN delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 'NaN')`, "delay_seconds is NaN; allowed: 0 to"),
+		Entry("endless delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 'infinity')`, "delay_seconds is Infinity"),
+		Entry("delay and time", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 1, p_run_at => now())`, "allowed: null when delay_seconds is given"),
+		Entry("endless time", `SELECT jobqueue.enqueue('q', 'k', p_run_at => 'infinity')`, "run_at is infinity; allowed: a finite time"),
+		Entry("attempts", `SELECT jobqueue.enqueue('q', 'k', p_max_attempts => 1001)`, "max_attempts is 1001; allowed: 1 to 1000"),
+		Entry("negative attempts", `SELECT jobqueue.enqueue('q', 'k', p_max_attempts => -1)`, "max_attempts is -1"),
+		Entry("many: null kinds", `SELECT jobqueue.enqueue_many('q', NULL, '{}')`, "kinds is null; allowed: an array"),
+		Entry("many: null payloads", `SELECT jobqueue.enqueue_many('q', '{k}', NULL)`, "payloads is null; allowed: an array"),
+		Entry("many: lengths", `SELECT jobqueue.enqueue_many('q', '{a,b}', ARRAY['1'::jsonb])`, "payloads is an array of 1; allowed: as many as kinds, which are 2"),
+		Entry("many: lengths of others", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1'::jsonb], p_run_ats => '{}')`, "run_ats is an array of 0"),
+		Entry("many: kind", `SELECT jobqueue.enqueue_many('q', '{a,""}', ARRAY['1','2']::jsonb[])`, "kinds[2] is empty"),
+		Entry("many: null payload", `SELECT jobqueue.enqueue_many('q', '{a,b}', ARRAY['1',NULL]::jsonb[])`, "payloads[2] is null"),
+		Entry("many: null priority", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], '{NULL}')`, "priorities[1] is null"),
+		Entry("many: delay", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], NULL, '{-0.5}')`, "delay_seconds[1] is -0.5"),
+		Entry("many: time", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], NULL, NULL, '{-infinity}')`, "run_ats[1] is -infinity"),
+		Entry("many: attempts", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], NULL, NULL, NULL, '{2000}')`, "max_attempts[1] is 2000"),
+	)
+
+	It("refuses bad jobs before asking the database, or with its words", func() {
+		for _, job := range []queue.NewJob{
+			{Kind: ""}, {Kind: "k", Delay: -time.Second}, {Kind: "k", MaxAttempts: -1}, {Kind: "k", MaxAttempts: 1 << 40},
+			{Kind: "k", Delay: time.Second, RunAt: time.Now()},
+		} {
+			_, err := e.c.Enqueue(e.ctx, e.pool, "q", job)
+			Expect(err).To(MatchError(queue.ErrInvalidArgument))
+		}
+		for _, payload := range []any{json.RawMessage(`{`), "nul\x00byte", json.RawMessage(`"\u0000"`), func() {}} {
+			_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "k", Payload: payload})
+			Expect(err).To(MatchError(queue.ErrInvalidPayload))
+		}
+	})
+
+	It("notifies idle workers at commit, and not while jobs are pending (Q14)", func() {
+		conn, err := pgx.Connect(e.ctx, e.db.URL)
+		Expect(err).NotTo(HaveOccurred())
+		woken := make(chan string, 100)
+		ctx, cancel := contextWithCancel()
+		done := make(chan error, 1)
+		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
+		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+
+		e.enqueue(1)
+		Eventually(woken).Should(Receive(Equal("q")))
+		e.enqueue(5)
+		e.claim(uuid.New(), 100)
+		e.enqueue(1)
+		Eventually(woken).Should(Receive(Equal("q")))
+		Expect(woken).To(BeEmpty(), "the five found a pending job and did not notify")
+		cancel()
+		Eventually(done).Should(Receive(HaveOccurred()))
+		Expect(conn.Close(e.ctx)).To(Succeed())
+	})
+})

@@ -1,0 +1,205 @@
+package integration_test
+
+import (
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+var _ = Describe("finishing (Q5, Q6)", func() {
+	var (
+		e      *env
+		worker uuid.UUID
+	)
+	BeforeEach(func() {
+		e = newEnv(nil)
+		worker = uuid.New()
+	})
+
+	It("keeps succeeded, discarded and cancelled apart, with history", func() {
+		e.enqueue(4)
+		runs := e.claim(worker, 3)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "no such customer")).To(HaveLen(1))
+		pending := runs[2].ID + 1
+		Expect(e.c.Cancel(e.ctx, e.pool, []int64{runs[2].ID, pending, 1 << 60}, "by hand")).To(ConsistOf(runs[2].ID, pending))
+
+		first := e.job(runs[0].ID)
+		Expect(first.State).To(Equal(queue.StateSucceeded))
+		Expect(first.Worker).To(Equal(worker))
+		Expect(first.Payload).To(MatchJSON(`{"n":0}`))
+		Expect(first.FinishedAt).To(BeTemporally(">=", first.StartedAt))
+		Expect(e.job(runs[1].ID).State).To(Equal(queue.StateDiscarded))
+		Expect(e.job(runs[1].ID).Reason).To(Equal("no such customer"))
+		Expect(e.job(runs[2].ID).State).To(Equal(queue.StateCancelled))
+		Expect(e.job(pending).State).To(Equal(queue.StateCancelled))
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[2]))).To(BeEmpty(), "a cancelled job's result")
+
+		s := e.sample()
+		Expect([]int64{s.Claimed, s.Succeeded, s.Discarded, s.Cancelled, s.Failed}).To(Equal([]int64{3, 1, 1, 2, 0}))
+	})
+
+	It("takes no work and doubled work in stride", func() {
+		for _, f := range []func() (int, error){
+			func() (int, error) { a, err := e.c.Succeed(e.ctx, e.pool, worker, nil); return len(a), err },
+			func() (int, error) { a, err := e.c.Fail(e.ctx, e.pool, worker, nil); return len(a), err },
+			func() (int, error) { a, err := e.c.Snooze(e.ctx, e.pool, worker, nil, 0); return len(a), err },
+			func() (int, error) { a, err := e.c.Release(e.ctx, e.pool, worker, nil); return len(a), err },
+			func() (int, error) { a, err := e.c.Cancel(e.ctx, e.pool, nil, ""); return len(a), err },
+		} {
+			Expect(f()).To(BeZero())
+		}
+		Expect(e.exec(`SELECT * FROM jobqueue.succeed('{}', '{}')`)).To(BeZero())
+		run := e.one(worker)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(run, run))).To(Equal([]int64{run.ID}))
+		run = e.one(worker)
+		Expect(e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: run.Ref}, {Ref: run.Ref}})).To(HaveLen(1))
+	})
+
+	It("retries with backoff until the attempts are spent, then buries", func() {
+		e.policy(func(p *queue.Policy) {
+			p.MaxAttempts, p.BackoffJitter, p.BackoffBase, p.BackoffMax = 4, 0, 10*time.Second, 25*time.Second
+		})
+		ids := e.enqueue(1)
+		for attempt, want := range []time.Duration{10 * time.Second, 20 * time.Second, 25 * time.Second} {
+			e.due()
+			run := e.claim(worker, 1)[0]
+			Expect(run.Attempt).To(Equal(attempt + 1))
+			before := query[time.Time](e, `SELECT clock_timestamp()`)
+			out, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: run.Ref, Error: "boom"}})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(out).To(HaveLen(1))
+			Expect(out[0].Dead).To(BeFalse())
+			Expect(out[0].RetryAt.Sub(before)).To(BeNumerically("~", want, 2*time.Second))
+			Expect(e.job(ids[0]).State).To(Equal(queue.StateScheduled))
+			Expect(e.job(ids[0]).LastError).To(Equal("boom"))
+		}
+		e.due()
+		out, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: e.claim(worker, 1)[0].Ref, Error: "last"}})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(out).To(Equal([]queue.FailOutcome{{ID: ids[0], Dead: true}}))
+		job := e.job(ids[0])
+		Expect(job.State).To(Equal(queue.StateDead))
+		Expect(job.Reason).To(Equal("attempts exhausted"))
+		Expect(job.Errors).To(HaveLen(4))
+		Expect(job.Errors[3].Error).To(Equal("last"))
+		Expect(e.sample().Failed).To(BeEquivalentTo(4))
+	})
+
+	It("honours permanent and retry-after", func() {
+		e.enqueue(2)
+		runs := e.claim(worker, 2)
+		now := query[time.Time](e, `SELECT clock_timestamp()`)
+		out, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{
+			{Ref: runs[0].Ref, Error: "hopeless", Permanent: true},
+			{Ref: runs[1].Ref, Error: "busy", RetryAfter: 42 * time.Minute},
+		})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(out[0].Dead).To(BeTrue())
+		Expect(e.job(runs[0].ID).Reason).To(Equal("permanent failure"))
+		Expect(out[1].RetryAt.Sub(now)).To(BeNumerically("~", 42*time.Minute, 2*time.Second))
+		_, err = e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: runs[0].Ref, RetryAfter: -1}})
+		Expect(err).To(MatchError(queue.ErrInvalidArgument))
+	})
+
+	It("bounds messages and history, and stores what is not text", func() {
+		e.policy(func(p *queue.Policy) { p.MaxAttempts = 100 })
+		ids := e.enqueue(1)
+		message := strings.Repeat("ü", 5000) + "\x00\xff"
+		for range 12 {
+			e.due()
+			run := e.claim(worker, 1)[0]
+			_, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: run.Ref, Error: message}})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		job := e.job(ids[0])
+		Expect([]rune(job.LastError)).To(HaveLen(4000))
+		Expect(job.Errors).To(HaveLen(10))
+		Expect(job.Errors[9].Attempt).To(Equal(12))
+		Expect([]rune(job.Errors[0].Error)).To(HaveLen(1000))
+		e.due()
+		run := e.claim(worker, 1)[0]
+		_, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: run.Ref, Error: "a\x00b\xffc"}})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.job(ids[0]).LastError).To(Equal("a\uFFFDb\uFFFDc"))
+	})
+
+	It("snoozes without spending an attempt", func() {
+		ids := e.enqueue(2)
+		runs := e.claim(worker, 2)
+		Expect(e.c.Snooze(e.ctx, e.pool, worker, refs(runs[0]), time.Hour)).To(Equal(ids[:1]))
+		Expect(e.c.Snooze(e.ctx, e.pool, worker, refs(runs[1]), 0)).To(Equal(ids[1:]))
+		Expect(e.job(ids[0]).State).To(Equal(queue.StateScheduled))
+		Expect(e.job(ids[1]).State).To(Equal(queue.StatePending))
+		e.due()
+		for _, run := range e.claim(worker, 2) {
+			Expect(run.Attempt).To(Equal(1))
+		}
+		_, err := e.c.Snooze(e.ctx, e.pool, worker, refs(runs[0]), -time.Second)
+		Expect(err).To(MatchError(queue.ErrInvalidArgument))
+	})
+
+	It("does not overflow the backoff, and spreads it by the jitter", func() {
+		row := e.pool.QueryRow(e.ctx, `
+			SELECT min(b), max(b), count(DISTINCT b) FROM (
+				SELECT extract(epoch FROM jobqueue.backoff('30 days', '30 days', 100, a)) AS b FROM generate_series(1, 1000) a
+				UNION ALL SELECT extract(epoch FROM jobqueue.backoff('1 microsecond', '30 days', 0, 2147483647))) x`)
+		var low, high float64
+		var distinct int
+		Expect(row.Scan(&low, &high, &distinct)).To(Succeed())
+		Expect(low).To(BeNumerically(">=", 0))
+		Expect(high).To(BeNumerically("<=", 2*30*86400))
+		Expect(distinct).To(BeNumerically(">", 900))
+		Expect(query[bool](e, `
+			SELECT bool_and(jobqueue.backoff('10 s', '1 h', 20, 1) BETWEEN '8 s' AND '12 s') FROM generate_series(1, 1000)`)).To(BeTrue())
+		Expect(query[bool](e, `
+			SELECT bool_and(jobqueue.backoff('2 s', '1 h', 0, a) = least('1 h', make_interval(secs => 2 * power(2, a - 1)))) FROM generate_series(1, 20) a`)).To(BeTrue())
+	})
+
+	It("does not keep a large payload of a success, but does of anything else", func() {
+		e.policy(func(p *queue.Policy) { p.MaxPayloadBytes = 1 << 20 })
+		random := strings.Builder{}
+		for range 20_000 {
+			random.WriteString(uuid.NewString()[:4])
+		}
+		e.enqueue(2, func(_ int, j *queue.NewJob) { j.Payload = random.String() })
+		runs := e.claim(worker, 2)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "r")).To(HaveLen(1))
+		Expect(e.job(runs[0].ID).Payload).To(BeNil())
+		Expect(e.job(runs[1].ID).Payload).To(MatchJSON(runs[1].Payload))
+	})
+
+	DescribeTable("refuses bad arguments, naming argument, value and what is allowed",
+		func(sql, message string) {
+			_, err := e.pool.Exec(e.ctx, sql)
+			Expect(err).To(MatchError(And(ContainSubstring(message), ContainSubstring("JQ005"))))
+		},
+		Entry(nil, `SELECT jobqueue.succeed(NULL, '{}')`, "ids is null; allowed: an array of job ids"),
+		Entry(nil, `SELECT jobqueue.succeed('{1}', NULL)`, "tokens is null; allowed: an array of run tokens"),
+		Entry(nil, `SELECT jobqueue.succeed('{1,2}', '{}')`, "tokens is an array of 0; allowed: as many as ids, which are 2"),
+		Entry(nil, `SELECT jobqueue.release('{1,NULL}', '{}')`, "ids is an array with a null"),
+		Entry(nil, `SELECT jobqueue.discard('{1}', '{NULL}')`, "tokens is an array with a null"),
+		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', NULL)`, "delay_seconds is null; allowed: 0 to"),
+		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', 'NaN')`, "delay_seconds is NaN"),
+		Entry(nil, `SELECT jobqueue.fail('{}', '{}', NULL)`, "errors is null; allowed: an array of messages"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{}')`, "errors is an array of 0; allowed: as many as ids, which are 1"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{e}', '{}')`, "permanent is an array of 0"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{e}', NULL, '{-3}')`, "retry_after_seconds[1] is -3; allowed: 0 to"),
+		Entry(nil, `SELECT jobqueue.cancel(NULL)`, "ids is null"),
+		Entry(nil, `SELECT jobqueue.heartbeat(NULL, 'q')`, "worker is null"),
+		Entry(nil, `SELECT jobqueue.heartbeat(gen_random_uuid(), 'q', '{1}')`, "tokens is an array of 0"),
+		Entry(nil, `SELECT jobqueue.reap(NULL, 0)`, "limit is 0; allowed: 1 to 100000"),
+		Entry(nil, `SELECT jobqueue.reap(NULL, NULL)`, "limit is null; allowed: 1 to 100000"),
+		Entry(nil, `SELECT jobqueue.sample(0)`, "cap is 0; allowed: 1 to 1000000"),
+		Entry(nil, `SELECT jobqueue.list_dead('q', -1)`, "limit is -1; allowed: 1 to 10000"),
+		Entry(nil, `SELECT jobqueue.purge_dead('q', -1)`, "older_than_seconds is -1"),
+		Entry(nil, `SELECT jobqueue.list_jobs(p_state => 'done')`, "state is done; allowed: scheduled, pending"),
+		Entry(nil, `SELECT jobqueue.grant_access('postgres', 'god')`, "access is god; allowed: producer, worker"),
+	)
+})

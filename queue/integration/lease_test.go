@@ -1,0 +1,327 @@
+package integration_test
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+func contextWithCancel() (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.Background())
+}
+
+var _ = Describe("claims (Q1, Q2)", func() {
+	var e *env
+	BeforeEach(func() { e = newEnv(nil) })
+
+	It("returns everything a handler needs", func() {
+		e.policy(func(p *queue.Policy) { p.Timeout = 90 * time.Second; p.Lease = 40 * time.Second })
+		ids := e.enqueue(1, func(_ int, j *queue.NewJob) { j.Priority = 7; j.MaxAttempts = 3 })
+		worker := uuid.New()
+		run := e.claim(worker, 5)[0]
+		Expect(run.ID).To(Equal(ids[0]))
+		Expect(run.Token).NotTo(Equal(uuid.Nil))
+		Expect(run.Queue).To(Equal("q"))
+		Expect(run.Kind).To(Equal("k"))
+		Expect(run.Payload).To(MatchJSON(`{"n":0}`))
+		Expect(run.Priority).To(BeEquivalentTo(7))
+		Expect(run.Attempt).To(Equal(1))
+		Expect(run.MaxAttempts).To(Equal(3))
+		Expect(run.Timeout).To(Equal(90 * time.Second))
+		Expect(run.Lease).To(Equal(40 * time.Second))
+		Expect(run.Deadline.Sub(run.StartedAt)).To(Equal(130 * time.Second))
+		Expect(run.CreatedAt).To(Equal(run.AvailableAt))
+		Expect(run.StartedAt).To(BeTemporally(">=", run.AvailableAt))
+		job := e.job(run.ID)
+		Expect(job.State).To(Equal(queue.StateRunning))
+		Expect(job.Worker).To(Equal(worker))
+	})
+
+	It("orders by priority, available time, id", func() {
+		a := e.enqueue(3)
+		b := e.enqueue(2, func(_ int, j *queue.NewJob) { j.Priority = -5 })
+		c := e.enqueue(1, func(_ int, j *queue.NewJob) { j.RunAt = time.Now().Add(-time.Minute) })
+		d := e.enqueue(1, func(_ int, j *queue.NewJob) { j.Priority = 32767 })
+		want := append(append(append(append([]int64{}, b...), c...), a...), d...)
+		Expect(runIDs(e.claim(uuid.New(), 100))).To(Equal(want))
+	})
+
+	It("passes over rows that others have locked", func() {
+		ids := e.enqueue(4)
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		held, err := e.c.Claim(e.ctx, tx, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 2})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(runIDs(held)).To(Equal(ids[:2]))
+		Expect(runIDs(e.claim(uuid.New(), 10))).To(Equal(ids[2:]))
+		Expect(tx.Rollback(e.ctx)).To(Succeed())
+		Expect(runIDs(e.claim(uuid.New(), 10))).To(Equal(ids[:2]), "what was rolled back is ready again")
+	})
+
+	It("claims only the kinds asked for", func() {
+		e.enqueue(2, func(_ int, j *queue.NewJob) { j.Kind = "a" })
+		b := e.enqueue(2, func(_ int, j *queue.NewJob) { j.Kind = "b" })
+		claim := func(kinds []string) []queue.Run {
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 1, Kinds: kinds})
+			Expect(err).NotTo(HaveOccurred())
+			return runs
+		}
+		Expect(claim([]string{})).To(BeEmpty())
+		Expect(claim([]string{"x"})).To(BeEmpty())
+		Expect(runIDs(claim([]string{"x", "b"}))).To(Equal(b[:1]))
+		Expect(claim(nil)[0].Kind).To(Equal("a"))
+	})
+
+	It("yields nothing while suspended, and running jobs finish (P4)", func() {
+		worker := uuid.New()
+		run := e.one(worker)
+		e.enqueue(3)
+		e.policy(func(p *queue.Policy) { p.Suspended = true })
+		Expect(e.claim(worker, 10)).To(BeEmpty())
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(run))).To(HaveLen(1))
+		Expect(e.sample().Suspended).To(BeTrue())
+		e.policy(func(p *queue.Policy) { p.Suspended = false })
+		Expect(e.claim(worker, 10)).To(HaveLen(3))
+	})
+
+	It("refuses bad arguments", func() {
+		worker := uuid.New()
+		e.claim(worker, 1)
+		Expect(e.c.SetPolicy(e.ctx, e.pool, "other", queue.DefaultPolicy())).To(Succeed())
+		for _, tc := range []struct {
+			req  queue.ClaimRequest
+			want error
+		}{
+			{queue.ClaimRequest{Queue: "nope", Worker: worker, Limit: 1}, queue.ErrQueueNotFound},
+			{queue.ClaimRequest{Queue: "", Worker: worker, Limit: 1}, queue.ErrInvalidArgument},
+			{queue.ClaimRequest{Queue: "q", Limit: 1}, queue.ErrInvalidArgument},
+			{queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 0}, queue.ErrInvalidArgument},
+			{queue.ClaimRequest{Queue: "q", Worker: worker, Limit: -1}, queue.ErrInvalidArgument},
+			{queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 10_001}, queue.ErrInvalidArgument},
+			{queue.ClaimRequest{Queue: "other", Worker: worker, Limit: 1}, queue.ErrWorkerQueue},
+		} {
+			_, err := e.c.Claim(e.ctx, e.pool, tc.req)
+			Expect(err).To(MatchError(tc.want), "%+v", tc.req)
+		}
+		_, err := e.pool.Exec(e.ctx, `SELECT jobqueue.claim('q', gen_random_uuid(), NULL)`)
+		Expect(err).To(MatchError(ContainSubstring("limit is null; allowed: 1 to 10000")))
+	})
+})
+
+var _ = Describe("leases and fencing (Q3, Q4)", func() {
+	var (
+		e      *env
+		worker uuid.UUID
+	)
+	BeforeEach(func() {
+		e = newEnv(nil)
+		worker = uuid.New()
+	})
+
+	It("writes one worker row per heartbeat, and reports what is lost", func() {
+		e.enqueue(3)
+		runs := e.claim(worker, 3)
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(runs...))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(BeEmpty())
+		Expect(hb.LeaseExpiresAt.Sub(hb.Now)).To(BeNumerically("~", 30*time.Second, time.Millisecond))
+		Expect(hb.Policy).To(Equal(queue.DefaultPolicy()))
+
+		Expect(e.c.Cancel(e.ctx, e.pool, []int64{runs[1].ID}, "not wanted")).To(Equal([]int64{runs[1].ID}))
+		stale := queue.Ref{ID: runs[2].ID, Token: uuid.New()}
+		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", []queue.Ref{runs[0].Ref, runs[1].Ref, stale})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(ConsistOf(runs[1].ID, runs[2].ID))
+		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(BeEmpty())
+	})
+
+	It("brings a changed policy to running workers (W10)", func() {
+		e.claim(worker, 1)
+		e.policy(func(p *queue.Policy) { p.BatchSize = 7; p.Generation = 3; p.Timeout = 1500 * time.Millisecond })
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Policy.BatchSize).To(Equal(7))
+		Expect(hb.Policy.Generation).To(BeEquivalentTo(3))
+		Expect(hb.Policy.Timeout).To(Equal(1500 * time.Millisecond))
+	})
+
+	It("refuses every write with a stale token after the lease was lost", func() {
+		run := e.one(worker)
+		e.expire(worker)
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}))
+		e.due()
+		second := uuid.New()
+		again := e.claim(second, 1)
+		Expect(again).To(HaveLen(1))
+		Expect(again[0].Token).NotTo(Equal(run.Token))
+		Expect(again[0].Attempt).To(Equal(2))
+
+		for _, w := range []uuid.UUID{worker, uuid.Nil} {
+			stale := refs(run)
+			Expect(e.c.Succeed(e.ctx, e.pool, w, stale)).To(BeEmpty())
+			Expect(e.c.Fail(e.ctx, e.pool, w, []queue.Failure{{Ref: run.Ref, Error: "late"}})).To(BeEmpty())
+			Expect(e.c.Fail(e.ctx, e.pool, w, []queue.Failure{{Ref: run.Ref, Permanent: true}})).To(BeEmpty())
+			Expect(e.c.Snooze(e.ctx, e.pool, w, stale, time.Second)).To(BeEmpty())
+			Expect(e.c.Discard(e.ctx, e.pool, w, stale, "late")).To(BeEmpty())
+			Expect(e.c.Release(e.ctx, e.pool, w, stale)).To(BeEmpty())
+		}
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred(), "a worker that was removed is registered anew")
+		Expect(hb.Lost).To(Equal([]int64{run.ID}))
+		Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
+
+		Expect(e.job(run.ID).Worker).To(Equal(second), "the second owner is undisturbed")
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(again...))).To(BeEmpty(), "another worker's run")
+		Expect(e.c.Succeed(e.ctx, e.pool, second, refs(again...))).To(Equal([]int64{run.ID}))
+		Expect(e.c.Succeed(e.ctx, e.pool, second, refs(again...))).To(BeEmpty(), "finished once")
+	})
+
+	It("lets a late heartbeat save what the reaper has not taken yet", func() {
+		run := e.one(worker)
+		e.expire(worker)
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(BeEmpty())
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{}))
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(run))).To(HaveLen(1))
+	})
+
+	It("takes a run back at its hard deadline, whatever its worker says (W6)", func() {
+		run := e.one(worker)
+		e.exec(`UPDATE jobqueue.jobs SET deadline = clock_timestamp() - interval '1 s'`)
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(BeEmpty())
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1}))
+		Expect(e.job(run.ID).LastError).To(Equal("deadline passed"))
+		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(Equal([]int64{run.ID}))
+	})
+
+	It("expires a real lease by the database's clock", func() {
+		e.policy(func(p *queue.Policy) { p.Lease = 60 * time.Millisecond; p.Heartbeat = 20 * time.Millisecond })
+		e.one(worker)
+		Expect(e.reap(queue.ReapRequest{}).Returned).To(BeEquivalentTo(0))
+		Eventually(func() int64 { return e.reap(queue.ReapRequest{}).Returned }).Should(BeEquivalentTo(1))
+	})
+
+	It("buries a job whose lease ran out on its last attempt (Q7)", func() {
+		e.policy(func(p *queue.Policy) { p.MaxAttempts = 2 })
+		ids := e.enqueue(1)
+		for attempt := 1; attempt <= 2; attempt++ {
+			e.due()
+			Expect(e.claim(worker, 1)).To(HaveLen(1))
+			e.expire(worker)
+			e.reap(queue.ReapRequest{})
+		}
+		job := e.job(ids[0])
+		Expect(job.State).To(Equal(queue.StateDead))
+		Expect(job.Reason).To(Equal("lease expired"))
+		Expect(job.Errors).To(HaveLen(2))
+		s := e.sample()
+		Expect(s.Dead).To(BeEquivalentTo(1))
+		Expect(s.Lost).To(BeEquivalentTo(2))
+	})
+
+	It("gives back on release and unregister without spending an attempt, in the old place", func() {
+		ids := e.enqueue(3)
+		runs := e.claim(worker, 2)
+		Expect(e.c.Release(e.ctx, e.pool, worker, refs(runs[0]))).To(Equal(ids[:1]))
+		job := e.job(ids[0])
+		Expect(job.State).To(Equal(queue.StatePending))
+		Expect(job.Attempt).To(Equal(0))
+		Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0))
+		again := e.claim(uuid.New(), 10)
+		Expect(runIDs(again)).To(Equal(ids))
+		Expect(again[0].Attempt).To(Equal(1))
+		Expect(e.c.Unregister(e.ctx, e.pool, uuid.New())).To(Succeed(), "an unknown worker")
+	})
+
+	It("finishes within the handler's own transaction, or not at all (Q8)", func() {
+		e.exec(`CREATE TABLE business (job bigint PRIMARY KEY)`)
+		run := e.one(worker)
+		finish := func(tx pgx.Tx) {
+			_, err := tx.Exec(e.ctx, `INSERT INTO business VALUES ($1)`, run.ID)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(e.c.Succeed(e.ctx, tx, uuid.Nil, refs(run))).To(HaveLen(1))
+		}
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		finish(tx)
+		// A long handler's transaction holds up neither heartbeats nor reapers.
+		_, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		e.expire(worker)
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{}))
+		Expect(tx.Rollback(e.ctx)).To(Succeed())
+		Expect(e.job(run.ID).State).To(Equal(queue.StateRunning))
+
+		tx, err = e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		finish(tx)
+		Expect(tx.Commit(e.ctx)).To(Succeed())
+		Expect(e.job(run.ID).State).To(Equal(queue.StateSucceeded))
+		Expect(query[int64](e, `SELECT job FROM business`)).To(Equal(run.ID))
+	})
+
+	It("has one winner when the reaper and a finish race, and two reapers are harmless (R4)", func() {
+		e.policy(func(p *queue.Policy) { p.BackoffJitter = 0 })
+		for range 30 {
+			e.enqueue(20)
+			w := uuid.New()
+			runs := e.claim(w, 20)
+			e.expire(w)
+			var (
+				wg   sync.WaitGroup
+				mu   sync.Mutex
+				done int
+				back int64
+			)
+			for i := range 2 {
+				wg.Go(func() {
+					defer GinkgoRecover()
+					accepted, err := e.c.Succeed(e.ctx, e.pool, w, refs(runs[i*10:i*10+10]...))
+					Expect(err).NotTo(HaveOccurred())
+					mu.Lock()
+					defer mu.Unlock()
+					done += len(accepted)
+				})
+				wg.Go(func() {
+					defer GinkgoRecover()
+					res, err := e.c.Reap(e.ctx, e.pool, queue.ReapRequest{Limit: 7})
+					Expect(err).NotTo(HaveOccurred())
+					mu.Lock()
+					defer mu.Unlock()
+					back += res.Returned + res.Buried
+				})
+			}
+			wg.Wait()
+			for more := true; more; {
+				res := e.reap(queue.ReapRequest{Limit: 7})
+				back += res.Returned + res.Buried
+				more = res.More
+			}
+			Expect(int64(done)+back).To(BeEquivalentTo(20), "each is finished or returned, and only one of them")
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'running'`)).To(Equal(0))
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0))
+			e.exec(`DELETE FROM jobqueue.jobs`)
+		}
+	})
+
+	It("finds runs whose worker's row is gone", func() {
+		e.one(worker)
+		e.exec(`DELETE FROM jobqueue.workers`)
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 1}))
+	})
+})
