@@ -5,10 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -22,6 +25,11 @@ func run(args []string) int {
 	if err := root.ExecuteContext(ctx); err != nil {
 		if text := err.Error(); text != "" {
 			fmt.Fprintln(root.ErrOrStderr(), "Error:", text)
+		}
+		// PostgreSQL's hint says how to mend it; the error's text leaves it out.
+		var server *pgconn.PgError
+		if errors.As(err, &server) && server.Hint != "" {
+			fmt.Fprintln(root.ErrOrStderr(), "Hint:", server.Hint)
 		}
 		return exitCodeOf(err)
 	}
