@@ -1,0 +1,189 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/internal/pgtest"
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+	"github.com/jobqueue-dev/jobqueue-operator/worker"
+)
+
+var _ = Describe("A lease", func() {
+	quick := func(p *queue.Policy) { p.Heartbeat, p.Lease = 100*time.Millisecond, 5*time.Second }
+
+	It("taken back underneath cancels the handler, and its late result is refused (W3, T2)", func(ctx context.Context) {
+		f := setUp(ctx, quick)
+		ids := f.enqueue(ctx, "k", struct{}{}, 1)
+		causes := make(chan error, 1)
+		goOn := make(chan struct{})
+		w := f.start(ctx, worker.Config{PollInterval: time.Minute, DisableListen: true}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				if job.Attempt > 1 {
+					return nil
+				}
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				<-goOn
+				return nil // as if nothing had happened
+			})
+		})
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		// As when the lease had run out: the reaper takes the job, another runs it.
+		Eventually(func(g Gomega) {
+			_, err := f.db.Exec(ctx, "UPDATE jobqueue.workers SET lease_expires_at = clock_timestamp() - interval '1 second'")
+			g.Expect(err).NotTo(HaveOccurred())
+			r, err := f.client.Reap(ctx, f.db, queue.ReapRequest{Queue: queueName})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Returned).To(BeEquivalentTo(1))
+		}).Should(Succeed())
+		Eventually(causes).Should(Receive(MatchError(worker.ErrLeaseLost)))
+		Expect(w.metric("leases_lost_total", "heartbeat")()).To(BeEquivalentTo(1))
+
+		other := uuid.New()
+		var runs []queue.Run
+		Eventually(func() ([]queue.Run, error) {
+			var err error
+			runs, err = f.client.Claim(ctx, f.db, queue.ClaimRequest{Queue: queueName, Worker: other, Limit: 1})
+			return runs, err
+		}).Should(HaveLen(1))
+		close(goOn)
+		Eventually(w.metric("stale_results_total", "")).Should(BeEquivalentTo(1))
+		Expect(f.number(ctx, runningJobs)()).To(Equal(1), "the other's run is untouched")
+		Expect(f.client.Succeed(ctx, f.db, other, []queue.Ref{runs[0].Ref})).To(Equal(ids))
+	})
+
+	It("lost before the worker can know: the database refuses the result, and that is counted (W3)", func(ctx context.Context) {
+		f := setUp(ctx) // a heartbeat a second
+		ids := f.enqueue(ctx, "k", struct{}{}, 1)
+		w := f.start(ctx, worker.Config{}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				_, err := f.client.Cancel(ctx, f.db, ids, "overtaken")
+				return err
+			})
+		})
+		Eventually(w.metric("stale_results_total", "database")).Should(BeEquivalentTo(1))
+		Expect(w.metric("completions_total", "succeeded")()).To(BeZero())
+	})
+
+	It("of a dead worker is rescued by a live one within a few seconds (R3)", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = 2*time.Second, 500*time.Millisecond })
+		f.enqueue(ctx, "k", struct{}{}, 20)
+		dead, err := f.client.Claim(ctx, f.db, queue.ClaimRequest{Queue: queueName, Worker: uuid.New(), Limit: 20})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(dead).To(HaveLen(20))
+		begun := time.Now()
+		w := f.start(ctx, worker.Config{}, func(w *worker.Worker) { worker.Handle(w, "k", nothing) })
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(20))
+		Expect(time.Since(begun)).To(BeNumerically("<", 10*time.Second))
+		Expect(w.metric("rescued_jobs_total", "queue")()).To(BeEquivalentTo(20))
+	})
+
+	It("of long jobs is kept by heartbeats, at one statement each", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Second, 200*time.Millisecond })
+		f.enqueue(ctx, "long", struct{}{}, 50)
+		w := f.start(ctx, worker.Config{Slots: 50}, func(w *worker.Worker) {
+			worker.Handle(w, "long", func(ctx context.Context, _ *worker.Job[struct{}]) error {
+				select {
+				case <-time.After(3 * time.Second): // three leases
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+		})
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(50))
+		Expect(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE attempt <> 1")()).To(BeZero())
+		Expect(w.metric("heartbeats_total", "ok")()).To(BeNumerically("<", 60))
+	})
+})
+
+var _ = Describe("An outage of the database", func() {
+	server := func() *pgtest.Server { return pgtest.Shared() }
+
+	for _, mode := range []pgtest.Mode{pgtest.Fast, pgtest.Immediate} {
+		It("by a "+string(mode)+" restart in mid-load loses nothing, and the same process goes on (W9, T3)", func(ctx context.Context) {
+			const jobs = 3000
+			f := setUp(ctx)
+			f.enqueue(ctx, "k", struct{}{}, jobs)
+			w := f.start(ctx, worker.Config{}, func(w *worker.Worker) {
+				worker.Handle(w, "k", func(ctx context.Context, _ *worker.Job[struct{}]) error {
+					time.Sleep(2 * time.Millisecond)
+					return nil
+				})
+			})
+			for i := range 2 {
+				Eventually(f.number(ctx, succeededJobs)).Should(BeNumerically(">", (i+1)*jobs/5))
+				Expect(server().Restart(mode)).To(Succeed())
+			}
+			Eventually(f.number(ctx, succeededJobs), 60*time.Second).Should(Equal(jobs))
+			Expect(f.number(ctx, liveJobs)()).To(BeZero())
+			Expect(f.number(ctx, deadJobs)()).To(BeZero())
+			Consistently(w.ended, "100ms").ShouldNot(Receive())
+			Expect(w.stop()).To(Succeed())
+			Expect(f.number(ctx, workerRows)()).To(BeZero(), "identities that were retired are gone as well")
+		})
+	}
+
+	It("makes a worker not ready, but alive, and results wait for its end (W4, W9, W12)", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Heartbeat = 200 * time.Millisecond })
+		f.enqueue(ctx, "k", struct{}{}, 1)
+		goOn := make(chan struct{})
+		w := f.start(ctx, worker.Config{}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error { <-goOn; return nil })
+		})
+		Eventually(w.probe("/readyz")).Should(Equal(200))
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		Expect(server().Halt(pgtest.Fast)).To(Succeed())
+		resumed := false
+		DeferCleanup(func() {
+			if !resumed {
+				Expect(server().Resume()).To(Succeed())
+			}
+		})
+		Eventually(w.probe("/readyz")).Should(Equal(503))
+		close(goOn)
+		Eventually(w.metric("completion_errors_total", "")).Should(BeNumerically(">", 1))
+		Expect(w.probe("/healthz")()).To(Equal(200))
+		Expect(w.metric("unwritten", "")()).To(BeEquivalentTo(1))
+		Expect(server().Resume()).To(Succeed())
+		resumed = true
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
+		Eventually(w.probe("/readyz")).Should(Equal(200))
+		Expect(f.number(ctx, "SELECT max(attempt) FROM jobqueue.finished")()).To(Equal(1))
+	})
+
+	It("longer than the lease makes a worker give up what it holds, by its own clock", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Second, 200*time.Millisecond })
+		f.enqueue(ctx, "k", struct{}{}, 1)
+		causes := make(chan error, 1)
+		w := f.start(ctx, worker.Config{PollInterval: 100 * time.Millisecond}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				if job.Attempt > 1 {
+					return nil
+				}
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return errors.New("interrupted")
+			})
+		})
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		Expect(server().Halt(pgtest.Fast)).To(Succeed())
+		resumed := false
+		DeferCleanup(func() {
+			if !resumed {
+				Expect(server().Resume()).To(Succeed())
+			}
+		})
+		Eventually(causes).Should(Receive(MatchError(worker.ErrLeaseLost)))
+		Expect(w.metric("leases_lost_total", "clock")()).To(BeEquivalentTo(1))
+		Expect(server().Resume()).To(Succeed())
+		resumed = true
+		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE attempt = 2")).Should(Equal(1))
+	})
+})

@@ -1,0 +1,206 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// process is a worker program of its own.
+type process struct {
+	cmd    *exec.Cmd
+	addr   string
+	exited chan struct{}
+}
+
+// spawn runs "jobqueue worker" with side effects recorded.
+func (f *fixture) spawn(env ...string) *process {
+	GinkgoHelper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	addr := l.Addr().String()
+	Expect(l.Close()).To(Succeed())
+	p := &process{cmd: exec.Command(binary, "worker", "--effects-table", "demo.effects"), addr: addr, exited: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "JOBQUEUE_DATABASE_URL="+f.url, "JOBQUEUE_QUEUE="+queueName,
+		"JOBQUEUE_HTTP_ADDR="+addr, "JOBQUEUE_SLOTS=4", "JOBQUEUE_GRACE_SECONDS=10")
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stdout, p.cmd.Stderr = GinkgoWriter, GinkgoWriter
+	Expect(p.cmd.Start()).To(Succeed())
+	go func() {
+		_ = p.cmd.Wait() // the exit code is read from ProcessState
+		close(p.exited)
+	}()
+	DeferCleanup(func() {
+		_ = p.cmd.Process.Kill()
+		Eventually(p.exited).Should(BeClosed())
+	})
+	return p
+}
+
+func (p *process) signal(sig syscall.Signal) {
+	GinkgoHelper()
+	Expect(p.cmd.Process.Signal(sig)).To(Succeed())
+}
+
+// exitCode waits for the end; 128 + n stands for a death by signal n.
+func (p *process) exitCode() int {
+	GinkgoHelper()
+	Eventually(p.exited).Should(BeClosed())
+	status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// metric reads a metric of the process over HTTP, summed over its labels.
+func (p *process) metric(name string) func() (float64, error) {
+	return func() (sum float64, err error) {
+		response, err := http.Get("http://" + p.addr + "/metrics")
+		if err != nil {
+			return 0, err
+		}
+		defer response.Body.Close()
+		lines := bufio.NewScanner(response.Body)
+		for lines.Scan() {
+			if !strings.HasPrefix(lines.Text(), "jobqueue_worker_"+name+"{") {
+				continue
+			}
+			fields := strings.Fields(lines.Text())
+			value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += value
+		}
+		return sum, lines.Err()
+	}
+}
+
+var _ = Describe("A worker process", func() {
+	short := func(p *queue.Policy) { p.Lease, p.Heartbeat = 2*time.Second, 300*time.Millisecond }
+	sleep := func(ms, after int) map[string]int {
+		return map[string]int{"milliseconds": ms, "after_milliseconds": after}
+	}
+
+	It("drains at SIGTERM and exits 0, no attempt spent (W5)", func(ctx context.Context) {
+		f := setUp(ctx)
+		f.enqueue(ctx, "sleep", sleep(1500, 0), 20)
+		p := f.spawn()
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(4))
+		p.signal(syscall.SIGTERM)
+		Expect(p.exitCode()).To(BeZero())
+		Expect(f.number(ctx, succeededJobs)()).To(Equal(4))
+		Expect(f.number(ctx, effectRows)()).To(Equal(4))
+		Expect(f.number(ctx, "SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0")()).To(Equal(16))
+		Expect(f.number(ctx, workerRows)()).To(BeZero())
+		Expect(f.number(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobqueue:worker:%'")()).To(BeZero())
+	})
+
+	It("exits at once at a second signal (W5)", func(ctx context.Context) {
+		f := setUp(ctx)
+		f.enqueue(ctx, "sleep", sleep(60_000, 0), 1)
+		p := f.spawn()
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		p.signal(syscall.SIGTERM)
+		Consistently(p.exited, "300ms").ShouldNot(BeClosed())
+		p.signal(syscall.SIGTERM)
+		Expect(p.exitCode()).To(Equal(128 + int(syscall.SIGTERM)))
+		Expect(f.number(ctx, runningJobs)()).To(Equal(1), "what it held waits for the lease's end")
+	})
+
+	It("killed before the side effect: the job runs again, the effect happens once (T2)", func(ctx context.Context) {
+		f := setUp(ctx, short)
+		f.enqueue(ctx, "sleep", sleep(1500, 0), 4)
+		victim := f.spawn()
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(4))
+		victim.signal(syscall.SIGKILL)
+		Expect(victim.exitCode()).To(Equal(128 + int(syscall.SIGKILL)))
+		killed := time.Now()
+		f.spawn()
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(4))
+		Expect(time.Since(killed)).To(BeNumerically("<", 10*time.Second), "lease, a few seconds, and the job itself")
+		Expect(f.number(ctx, effectRows)()).To(Equal(4))
+		Expect(f.number(ctx, "SELECT count(*) FROM demo.effects WHERE attempt = 2")()).To(Equal(4))
+	})
+
+	It("killed after the side effect: at least once means twice here, told apart by token and attempt (T2, Q8)", func(ctx context.Context) {
+		f := setUp(ctx, short)
+		f.enqueue(ctx, "sleep", sleep(0, 2000), 1)
+		victim := f.spawn()
+		Eventually(f.number(ctx, effectRows)).Should(Equal(1))
+		victim.signal(syscall.SIGKILL)
+		f.spawn()
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
+		Expect(f.number(ctx, "SELECT count(DISTINCT (token, attempt, worker)) FROM demo.effects GROUP BY job_id")()).To(Equal(2))
+	})
+
+	It("exhausts a job that kills its process: it is buried (T2)", func(ctx context.Context) {
+		f := setUp(ctx, short, func(p *queue.Policy) { p.MaxAttempts = 1 })
+		f.enqueue(ctx, "sleep", sleep(60_000, 0), 1)
+		victim := f.spawn()
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		victim.signal(syscall.SIGKILL)
+		f.spawn()
+		Eventually(f.number(ctx, deadJobs)).Should(Equal(1))
+	})
+
+	It("stopped for longer than its lease loses the job, and its late result (T2, W3)", func(ctx context.Context) {
+		f := setUp(ctx, short)
+		f.enqueue(ctx, "sleep", sleep(2500, 0), 1)
+		frozen := f.spawn()
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		frozen.signal(syscall.SIGSTOP)
+		other := f.spawn()
+		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.jobs WHERE state = 'running' AND attempt = 2")).Should(Equal(1))
+		frozen.signal(syscall.SIGCONT)
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
+		Eventually(frozen.metric("stale_results_total")).Should(BeEquivalentTo(1))
+		Expect(other.metric("completions_total")()).To(BeEquivalentTo(1))
+		Expect(f.number(ctx, "SELECT attempt FROM jobqueue.finished")()).To(Equal(2))
+		// The frozen one goes on as a good worker.
+		other.signal(syscall.SIGTERM)
+		Expect(other.exitCode()).To(BeZero())
+		f.enqueue(ctx, "noop", struct{}{}, 10)
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(11))
+		frozen.signal(syscall.SIGTERM)
+		Expect(frozen.exitCode()).To(BeZero())
+	})
+
+	It("with a stuck handler exits with a code of its own, the others' work done (W6)", func(ctx context.Context) {
+		f := setUp(ctx, short, func(p *queue.Policy) { p.Timeout = 500 * time.Millisecond })
+		f.enqueue(ctx, "stuck", sleep(60_000, 0), 1)
+		f.enqueue(ctx, "sleep", sleep(100, 0), 8)
+		p := f.spawn()
+		Expect(p.exitCode()).To(Equal(3))
+		Expect(f.number(ctx, succeededJobs)()).To(Equal(8))
+		Expect(f.number(ctx, "SELECT attempt FROM jobqueue.jobs WHERE kind = 'stuck' AND state = 'scheduled'")()).To(Equal(1))
+	})
+
+	It("exits with a code for wrong configuration, naming what is wrong and no password", func(ctx context.Context) {
+		for _, tc := range []struct{ env, want string }{
+			{"JOBQUEUE_SLOTS=many", `JOBQUEUE_SLOTS is \"many\": allowed is a whole number from 1 to 1000`},
+			{"JOBQUEUE_DATABASE_URL=postgres://bob:geheim@[", "JOBQUEUE_DATABASE_URL: allowed is a PostgreSQL connection string"},
+		} {
+			cmd := exec.Command(binary, "worker")
+			cmd.Env = append(os.Environ(), "JOBQUEUE_DATABASE_URL=postgres://x", "JOBQUEUE_QUEUE=q", tc.env)
+			out, err := cmd.CombinedOutput()
+			Expect(err).To(HaveOccurred())
+			Expect(cmd.ProcessState.ExitCode()).To(Equal(2))
+			Expect(string(out)).To(And(ContainSubstring(tc.want), Not(ContainSubstring("geheim"))), fmt.Sprintf("output: %s", out))
+		}
+	})
+})
