@@ -91,6 +91,8 @@ func checkRights(t *testing.T, account string, watched, unwatched []string) {
 		{"delete", "", "secrets"},
 		{"create", "", "serviceaccounts/token"},
 		{"delete", "jobqueue.dev", "jobqueues"},
+		{"patch", "jobqueue.dev", "queuedatabases"},
+		{"delete", "apps", "deployments"},
 		{"create", "rbac.authorization.k8s.io", "rolebindings"},
 		{"impersonate", "", "users"},
 		{"get", "", "nodes"},
@@ -260,7 +262,8 @@ image: {repository: registry.example/jobqueue, tag: v1, pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
 replicas: 3
 serviceAccount: {name: operator, annotations: {example.com/role: queue}}
-extraArgs: [--zap-log-level=debug]
+log: {level: debug, format: text}
+extraArgs: [--operator-image=registry.example/reaper:v1]
 extraEnv: [{name: HTTPS_PROXY, value: "http://proxy.example:3128"}]
 podLabels: {team: data}
 podAnnotations: {example.com/scrape: "true"}

@@ -228,13 +228,7 @@ func TestOneOperatorWhateverTheTool(t *testing.T) {
 	fromConfigSpec, fromChartSpec := fromConfig.deployment(t).Spec, fromChart.deployment(t).Spec
 	ignore := cmp.Options{
 		cmpopts.IgnoreFields(appsv1.DeploymentSpec{}, "Selector"),
-		cmp.FilterPath(func(p cmp.Path) bool {
-			switch p.Last().String() {
-			case ".ImagePullPolicy", ".Labels":
-				return true
-			}
-			return false
-		}, cmp.Ignore()),
+		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Labels" }, cmp.Ignore()),
 	}
 	if diff := cmp.Diff(fromConfigSpec, fromChartSpec, ignore); diff != "" {
 		t.Errorf("Deployments differ: -config +chart\n%s", diff)
@@ -374,6 +368,7 @@ func TestOperatorChartRefusesWrongValues(t *testing.T) {
 		"no replicas at all":          "replicas=-1",
 		"a pull policy":               "image.pullPolicy=Sometimes",
 		"a digest":                    "image.digest=latest",
+		"a log level":                 "log.level=trace",
 		"a namespace":                 "watchNamespaces={Team_A}",
 		"the health probe's own port": "metrics.port=8081",
 	}
