@@ -40,7 +40,7 @@ type QueueDatabaseSpec struct {
 	// How many connections all workers, reapers and the operator may hold at once.
 	// +optional
 	// +kubebuilder:default={percent: 80}
-	ConnectionBudget ConnectionBudget `json:"connectionBudget,omitempty"`
+	ConnectionBudget ConnectionBudget `json:"connectionBudget,omitzero"`
 
 	// Seconds between two samples of the database. Each sample is one bounded query
 	// for all of the database's queues.
