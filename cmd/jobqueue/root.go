@@ -72,6 +72,7 @@ func newRootCommand() *cobra.Command {
 	db := &databaseFlags{}
 	db.register(root.PersistentFlags())
 	root.AddCommand(
+		newManagerCommand(),
 		newWorkerCommand(db),
 		newReapCommand(db),
 		newMigrateCommand(db),
