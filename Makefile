@@ -58,7 +58,7 @@ build: ## Build the jobqueue binary into bin/.
 .PHONY: image
 image: build ## Write the container image into bin/jobqueue-image.tar, without a container engine.
 	go -C hack/image build -o $(BIN)/image .
-	$(BIN)/image -tag $(IMAGE) -entrypoint /jobqueue -user 65532 -o $(BIN)/jobqueue-image.tar jobqueue=$(BIN)/jobqueue
+	$(BIN)/image -tag $(IMAGE) -entrypoint /jobqueue -user 65532 -o $(BIN)/jobqueue-image.tar /jobqueue=$(BIN)/jobqueue
 
 ##@ Testing
 
