@@ -250,6 +250,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 
 	It("finishes within the handler's own transaction, or not at all (Q8)", func() {
 		e.exec(`CREATE TABLE business (job bigint PRIMARY KEY)`)
+		DeferCleanup(func() { e.exec(`DROP TABLE business`) })
 		run := e.one(worker)
 		finish := func(tx pgx.Tx) {
 			_, err := tx.Exec(e.ctx, `INSERT INTO business VALUES ($1)`, run.ID)

@@ -80,13 +80,19 @@ DECLARE
     v_ids bigint[];
 BEGIN
     PERFORM 1 FROM {{schema}}.workers w WHERE w.id = p_worker FOR UPDATE;
-    -- A job locked by another transaction is being finished there. Should that
-    -- roll back, the reaper finds it without a worker.
-    v_ids := ARRAY(
-        SELECT j.id FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = p_worker FOR UPDATE SKIP LOCKED);
-    IF cardinality(v_ids) > 0 THEN
-        PERFORM {{schema}}.put_back(v_ids);
-    END IF;
+    -- A locked job may be one that a concurrent claim has just looked at, which
+    -- takes a moment, or one that is being finished in a handler's transaction,
+    -- which may take long. So wait, but not for ever: what is left then, and is
+    -- not finished, the reaper finds without a worker.
+    FOR i IN 1 .. 25 LOOP
+        v_ids := ARRAY(
+            SELECT j.id FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = p_worker FOR UPDATE SKIP LOCKED);
+        IF cardinality(v_ids) > 0 THEN
+            PERFORM {{schema}}.put_back(v_ids);
+        END IF;
+        EXIT WHEN NOT EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = p_worker);
+        PERFORM pg_sleep(0.01);
+    END LOOP;
     DELETE FROM {{schema}}.workers w WHERE w.id = p_worker;
     PERFORM {{schema}}.fold('0 s');
 END $$;

@@ -1,0 +1,156 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// buffers is how many buffers a statement touches, with all that its functions do.
+func buffers(e *env, sql string) int {
+	GinkgoHelper()
+	var raw []byte
+	Expect(e.pool.QueryRow(e.ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+sql).Scan(&raw)).To(Succeed())
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	Expect(json.Unmarshal(raw, &plans)).To(Succeed())
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// typical is the median of a few measurements.
+func typical(n int, measure func() int) int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = measure()
+	}
+	slices.Sort(all)
+	return all[n/2]
+}
+
+const insertJobs = `INSERT INTO jobqueue.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+	SELECT clock_timestamp() + $4::interval, clock_timestamp(), 10, $2::smallint, $3, 'q', 'k', '1' FROM generate_series(1, $1::int)`
+
+var _ = Describe("bounded costs (Q15, Q16)", func() {
+	var (
+		e      *env
+		worker string
+	)
+	BeforeEach(func() {
+		// One session throughout: its plans are made while the tables are empty.
+		e = newEnv(func(c *pgxpool.Config) { c.MaxConns = 1 })
+		e.fresh()
+		worker = uuid.NewString()
+		DeferCleanup(func() { e.fresh() })
+	})
+	claim := func(limit string) func() int {
+		return func() int {
+			return buffers(e, `SELECT count(*) FROM jobqueue.claim('q', '`+worker+`', `+limit+`)`)
+		}
+	}
+
+	It("claims past 100,000 future jobs of a better priority, and as many finished ones, at the usual cost", func() {
+		e.exec(insertJobs, 2000, 0, "pending", "0")
+		claim("50")()
+		clean := typical(5, claim("50"))
+		e.exec(insertJobs, 100_000, -10, "scheduled", "1 day")
+		e.exec(`INSERT INTO jobqueue.finished (id, created_at, finished_at, attempt, priority, state, queue, kind)
+			SELECT -i, now(), now(), 1, 0, 'succeeded', 'q', 'k' FROM generate_series(1, 100000) i`)
+		claim("50")()
+		loaded := typical(5, claim("50"))
+		GinkgoWriter.Printf("claim of 50: %d buffers clean, %d loaded\n", clean, loaded)
+		Expect(loaded).To(BeNumerically("<=", clean*3/2))
+
+		idle := typical(3, claim("1"))
+		Expect(idle).To(BeNumerically("<", 200))
+	})
+
+	It("keeps its plans when they were made on empty, analyzed tables", func() {
+		e.run(`VACUUM ANALYZE jobqueue.jobs`)
+		e.run(`VACUUM ANALYZE jobqueue.finished`)
+		use := func() int {
+			return buffers(e, `WITH c AS MATERIALIZED (SELECT array_agg(id) ids, array_agg(token) tokens FROM jobqueue.claim('q', '`+worker+`', 10))
+				SELECT (SELECT count(*) FROM jobqueue.heartbeat('`+worker+`', 'q', ids, tokens)), (SELECT count(*) FROM jobqueue.succeed(ids, tokens)) FROM c`)
+		}
+		e.exec(insertJobs, 20, 0, "pending", "0")
+		use()
+		e.run(`VACUUM ANALYZE jobqueue.jobs`)
+		clean := use()
+		e.exec(insertJobs, 50_000, 5, "pending", "0")
+		e.exec(insertJobs, 30, 0, "pending", "0")
+		loaded := typical(3, use)
+		GinkgoWriter.Printf("claim, heartbeat and succeed of 10: %d buffers clean, %d loaded\n", clean, loaded)
+		Expect(loaded).To(BeNumerically("<", clean+1500))
+	})
+
+	It("claims, samples and enqueues at a bounded cost while an old snapshot keeps dead rows", func() {
+		e.exec(insertJobs, 2000, 0, "pending", "0")
+		claim("200")()
+		clean := typical(5, claim("200"))
+
+		conn, err := pgx.Connect(e.ctx, e.db.URL)
+		Expect(err).NotTo(HaveOccurred())
+		old, err := conn.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		Expect(err).NotTo(HaveOccurred())
+		_, err = old.Exec(e.ctx, `SELECT count(*) FROM jobqueue.jobs`)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = conn.Close(e.ctx) })
+
+		e.exec(insertJobs, 30_000, 0, "pending", "-1 min")
+		for range 14 {
+			e.exec(`SELECT jobqueue.claim('q', $1, 2000)`, worker)
+		}
+		dirty := typical(5, claim("200"))
+		GinkgoWriter.Printf("claim of 200: %d buffers clean, %d behind 28,000 dead rows\n", clean, dirty)
+		Expect(dirty).To(BeNumerically("<", clean+8000))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.marks`)).To(BeNumerically(">", 0))
+
+		By("finding a job that appears behind the marks, when the whole is walked again")
+		e.exec(`INSERT INTO jobqueue.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+			VALUES (clock_timestamp() - interval '1 h', clock_timestamp(), 10, 0, 'pending', 'q', 'late', '1')`)
+		Eventually(func() string {
+			return query[string](e, `SELECT kind FROM jobqueue.claim('q', $1, 1)`, worker)
+		}).Should(Equal("late"))
+
+		By("drained to nothing, with everything still dead")
+		for e.exec(`SELECT jobqueue.claim('q', $1, 2000)`, worker) > 0 {
+		}
+		e.exec(`SELECT jobqueue.claim('q', $1, 2000)`, worker)
+		empty := typical(5, claim("200"))
+		enqueue := typical(5, func() int { return buffers(e, `SELECT jobqueue.enqueue('q', 'k')`) })
+		GinkgoWriter.Printf("empty claim: %d buffers; enqueue: %d\n", empty, enqueue)
+		Expect(empty).To(BeNumerically("<", 8000))
+		Expect(enqueue).To(BeNumerically("<", 8000))
+		Expect(e.sample().Pending).To(BeEquivalentTo(5))
+
+		By("forgetting the marks once the snapshot is gone and the dead are swept")
+		Expect(old.Rollback(e.ctx)).To(Succeed())
+		e.run(`VACUUM jobqueue.jobs`)
+		Eventually(func() bool {
+			claim("1")()
+			return query[bool](e, `SELECT due_from = '-infinity' FROM jobqueue.marks WHERE queue = 'q' ORDER BY seq DESC LIMIT 1`)
+		}).Should(BeTrue())
+	})
+
+	It("samples at a cost that does not follow the backlog", func() {
+		e.exec(insertJobs, 12_000, 0, "pending", "0")
+		e.exec(insertJobs, 12_000, 0, "scheduled", "1 day")
+		measure := func() int { return buffers(e, `SELECT jobqueue.sample()`) }
+		measure()
+		small := measure()
+		e.exec(insertJobs, 50_000, 0, "pending", "0")
+		e.exec(insertJobs, 50_000, 0, "scheduled", "1 day")
+		large := measure()
+		GinkgoWriter.Printf("sample: %d buffers at 24,000 jobs, %d at 124,000\n", small, large)
+		Expect(large).To(BeNumerically("<", small*3/2))
+		Expect(e.sample().PendingCapped).To(BeTrue())
+	})
+})

@@ -1,0 +1,160 @@
+package integration_test
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+var _ = Describe("the reaper (R1, R4, Q17)", func() {
+	var e *env
+	BeforeEach(func() { e = newEnv(nil) })
+
+	It("works in bounded batches and says when there is more", func() {
+		worker := uuid.New()
+		e.enqueue(25)
+		e.claim(worker, 25)
+		e.expire(worker)
+		var total, calls int64
+		for more := true; more; calls++ {
+			res := e.reap(queue.ReapRequest{Limit: 10})
+			Expect(res.Returned).To(BeNumerically("<=", 10))
+			total += res.Returned
+			more = res.More
+		}
+		Expect(total).To(BeEquivalentTo(25))
+		Expect(calls).To(BeEquivalentTo(3))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0), "removed with the last of its jobs")
+	})
+
+	It("promotes what is due, of one queue or of all", func() {
+		Expect(e.c.SetPolicy(e.ctx, e.pool, "other", queue.DefaultPolicy())).To(Succeed())
+		for _, name := range []string{"q", "other"} {
+			_, err := e.c.Enqueue(e.ctx, e.pool, name, queue.NewJob{Kind: "k", Delay: time.Hour}, queue.NewJob{Kind: "k", Delay: time.Hour})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		Expect(e.reap(queue.ReapRequest{}).Promoted).To(BeZero())
+		e.due()
+		Expect(e.reap(queue.ReapRequest{Queue: "other"}).Promoted).To(BeEquivalentTo(2))
+		Expect(e.reap(queue.ReapRequest{Limit: 1})).To(Equal(queue.ReapResult{Promoted: 1, More: true}))
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Promoted: 1}))
+		Expect(e.sample().Pending).To(BeEquivalentTo(2))
+		_, err := e.c.Reap(e.ctx, e.pool, queue.ReapRequest{Queue: "nope"})
+		Expect(err).To(MatchError(queue.ErrQueueNotFound))
+	})
+
+	It("leaves other queues' workers alone when asked for one", func() {
+		Expect(e.c.SetPolicy(e.ctx, e.pool, "other", queue.DefaultPolicy())).To(Succeed())
+		worker := uuid.New()
+		e.one(worker)
+		e.expire(worker)
+		Expect(e.reap(queue.ReapRequest{Queue: "other"})).To(Equal(queue.ReapResult{}))
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}))
+	})
+
+	It("applies retention per queue, in batches, only when asked", func() {
+		worker := uuid.New()
+		e.enqueue(12)
+		runs := e.claim(worker, 12)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[:8]...))).To(HaveLen(8))
+		var failures []queue.Failure
+		for _, run := range runs[8:] {
+			failures = append(failures, queue.Failure{Ref: run.Ref, Permanent: true})
+		}
+		_, err := e.c.Fail(e.ctx, e.pool, worker, failures)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.reap(queue.ReapRequest{Retention: true})).To(Equal(queue.ReapResult{}))
+		e.policy(func(p *queue.Policy) { p.RetainSucceeded, p.RetainDead = 0, 0 })
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{}))
+		Expect(e.reap(queue.ReapRequest{Retention: true, Limit: 5})).To(Equal(queue.ReapResult{FinishedPurged: 5, DeadPurged: 4, More: true}))
+		Expect(e.reap(queue.ReapRequest{Retention: true, Limit: 5})).To(Equal(queue.ReapResult{FinishedPurged: 3}))
+		Expect(e.sample().Succeeded).To(BeEquivalentTo(8), "totals outlive history")
+	})
+})
+
+var _ = Describe("dead letters and views (Q7, O4)", func() {
+	var e *env
+	BeforeEach(func() { e = newEnv(nil) })
+
+	bury := func(n int, kind string) []int64 {
+		worker := uuid.New()
+		ids := e.enqueue(n, func(_ int, j *queue.NewJob) { j.Kind = kind; j.MaxAttempts = 5 })
+		var failures []queue.Failure
+		for _, run := range e.claim(worker, n) {
+			failures = append(failures, queue.Failure{Ref: run.Ref, Error: "broken", Permanent: true})
+		}
+		out, err := e.c.Fail(e.ctx, e.pool, worker, failures)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(out).To(HaveLen(n))
+		return ids
+	}
+
+	It("lists by pages, requeues one, some and by kind, and purges", func() {
+		a := bury(5, "a")
+		b := bury(3, "b")
+		page, err := e.c.ListDead(e.ctx, e.pool, "q", 4, 0)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(page).To(HaveLen(4))
+		Expect(page[0].ID).To(Equal(a[0]))
+		Expect(page[0].LastError).To(Equal("broken"))
+		Expect(page[0].Errors).To(HaveLen(1))
+		Expect(page[0].Payload).To(MatchJSON(`{"n":0}`))
+		page, err = e.c.ListDead(e.ctx, e.pool, "q", 100, page[3].ID)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(page).To(HaveLen(4))
+
+		Expect(e.c.Requeue(e.ctx, e.pool, "q", nil)).To(BeEmpty())
+		Expect(e.c.Requeue(e.ctx, e.pool, "other", a)).To(BeEmpty())
+		Expect(e.c.Requeue(e.ctx, e.pool, "q", []int64{a[1], 1 << 50})).To(Equal(a[1:2]))
+		run := e.claim(uuid.New(), 10)
+		Expect(runIDs(run)).To(Equal(a[1:2]), "the same id, so the same idempotency key")
+		Expect(run[0].Attempt).To(Equal(1))
+		Expect(run[0].MaxAttempts).To(Equal(5))
+		Expect(e.c.RequeueKind(e.ctx, e.pool, "q", "b", 2)).To(Equal(b[:2]))
+		Expect(e.c.RequeueKind(e.ctx, e.pool, "q", "", 1)).To(Equal(a[:1]))
+
+		Expect(e.c.PurgeDead(e.ctx, e.pool, "q", time.Hour, 100)).To(BeZero())
+		Expect(e.c.PurgeDead(e.ctx, e.pool, "q", 0, 2)).To(BeEquivalentTo(2))
+		Expect(e.c.PurgeDead(e.ctx, e.pool, "q", 0, 100)).To(BeEquivalentTo(2))
+		Expect(e.sample().Dead).To(BeZero())
+	})
+
+	It("gets and lists jobs of every state", func() {
+		worker := uuid.New()
+		dead := bury(1, "k")
+		e.enqueue(3)
+		runs := e.claim(worker, 3)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "")).To(HaveLen(1))
+		pending := e.enqueue(2, func(_ int, j *queue.NewJob) { j.Kind = "x" })
+		scheduled := e.enqueue(1, func(_ int, j *queue.NewJob) { j.Delay = time.Hour })
+		list := func(req queue.ListRequest) []int64 {
+			jobs, err := e.c.List(e.ctx, e.pool, req)
+			Expect(err).NotTo(HaveOccurred())
+			ids := make([]int64, len(jobs))
+			for i, job := range jobs {
+				ids[i] = job.ID
+			}
+			return ids
+		}
+		Expect(list(queue.ListRequest{Queue: "q"})).To(Equal([]int64{scheduled[0], pending[1], pending[0], runs[2].ID}))
+		Expect(list(queue.ListRequest{State: queue.StatePending})).To(Equal([]int64{pending[1], pending[0]}))
+		Expect(list(queue.ListRequest{State: queue.StatePending, Limit: 1, Before: pending[1]})).To(Equal(pending[:1]))
+		Expect(list(queue.ListRequest{Kind: "x"})).To(HaveLen(2))
+		Expect(list(queue.ListRequest{State: queue.StateScheduled})).To(Equal(scheduled))
+		Expect(list(queue.ListRequest{State: queue.StateRunning})).To(Equal([]int64{runs[2].ID}))
+		Expect(list(queue.ListRequest{State: queue.StateSucceeded})).To(Equal([]int64{runs[0].ID}))
+		Expect(list(queue.ListRequest{State: queue.StateDiscarded})).To(Equal([]int64{runs[1].ID}))
+		Expect(list(queue.ListRequest{State: queue.StateCancelled})).To(BeEmpty())
+		Expect(list(queue.ListRequest{State: queue.StateDead})).To(Equal(dead))
+		Expect(list(queue.ListRequest{Queue: "nope"})).To(BeEmpty())
+		_, err := e.c.List(e.ctx, e.pool, queue.ListRequest{State: "done"})
+		Expect(err).To(MatchError(queue.ErrInvalidArgument))
+		_, err = e.c.Get(e.ctx, e.pool, 1<<60)
+		Expect(err).To(MatchError(queue.ErrJobNotFound))
+	})
+})
