@@ -51,6 +51,10 @@ func (r *databaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if found.credentials.problem == nil && !found.state.Attempted && db.Status.ObservedGeneration == db.Generation {
+		// The operator has just started: what the status says is the best there is.
+		return ctrl.Result{RequeueAfter: time.Minute}, nil
+	}
 	found.reaper = r.applyReaper(ctx, db)
 	if found.ledger, err = r.books.open(ctx, db, r.now()); err != nil {
 		return ctrl.Result{}, err

@@ -181,7 +181,8 @@ func (r *queueReconciler) apply(ctx context.Context, o *observation, out *outcom
 }
 
 // applyDeployment applies all but the replicas. A Deployment that does not exist yet
-// is made with them, for otherwise it would begin with one.
+// is made with them, for otherwise it would begin with one, and they are left out
+// only when the scaler has them too, for otherwise they would fall back to one.
 func (r *queueReconciler) applyDeployment(ctx context.Context, o *observation, p plan) error {
 	if o.exists() && !o.deployment.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("Deployment %q is being deleted", o.deployment.Name)
@@ -190,10 +191,16 @@ func (r *queueReconciler) applyDeployment(ctx context.Context, o *observation, p
 		return nil
 	}
 	wanted := workerDeployment(o.queue, *p.template, p.locked)
-	if !o.exists() {
+	if !o.exists() || ownsReplicas(o.deployment, OwnerTemplate) && !ownsReplicas(o.deployment, OwnerScaler) {
 		wanted.Spec.Replicas = new(p.decision.Replicas)
 	}
-	return r.applier.apply(ctx, wanted, o.deployment)
+	if err := r.applier.apply(ctx, wanted, o.deployment); err != nil {
+		return err
+	}
+	if !o.exists() {
+		return r.applier.scale(ctx, wanted, p.decision.Replicas, true)
+	}
+	return nil
 }
 
 func (r *queueReconciler) applyDisruption(ctx context.Context, q *v1alpha1.JobQueue) error {
@@ -208,7 +215,7 @@ func (r *queueReconciler) applyDisruption(ctx context.Context, q *v1alpha1.JobQu
 // else has set it; without one it is not fought over.
 func (r *queueReconciler) applyReplicas(ctx context.Context, o *observation, out *outcome) error {
 	if !o.exists() {
-		return nil // made with its replicas; the scaler takes over with the next event
+		return nil // made with its replicas, if it was made
 	}
 	wanted := out.plan.decision.Replicas
 	specChanged := r.written.of(keyOf(o.queue), o.queue.UID, o.queue.Status).ObservedGeneration != o.queue.Generation

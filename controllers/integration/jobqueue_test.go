@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -188,6 +189,7 @@ var _ = Describe("a JobQueue", func() {
 		Eventually(condition(q, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
 		Eventually(condition(idle, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
 		Eventually(func() int32 { return get(q).Status.ReadyReplicas }).Should(BeNumerically("==", 2))
+		Eventually(func() int32 { return get(db).Status.Connections.InUse }).WithTimeout(30 * time.Second).Should(BeNumerically("==", 2))
 		versions := func() []string {
 			out := []string{get(db).ResourceVersion, get(q).ResourceVersion, get(idle).ResourceVersion}
 			for _, name := range []string{"emails", "idle"} {
@@ -207,7 +209,9 @@ var _ = Describe("a JobQueue", func() {
 
 		w.stop()
 		w.start()
-		Consistently(versions).WithTimeout(6 * time.Second).WithPolling(500 * time.Millisecond).Should(Equal(settled))
+		Consistently(versions).WithTimeout(6 * time.Second).WithPolling(500 * time.Millisecond).Should(Equal(settled), func() string {
+			return fmt.Sprintf("%+v\n%+v\n%+v", get(db).Status, get(q).Status, get(idle).Status)
+		})
 	})
 })
 
