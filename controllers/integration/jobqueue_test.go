@@ -209,7 +209,7 @@ var _ = Describe("a JobQueue", func() {
 
 		w.stop()
 		w.start()
-		Consistently(versions).WithTimeout(6 * time.Second).WithPolling(500 * time.Millisecond).Should(Equal(settled), func() string {
+		Consistently(versions).WithTimeout(6*time.Second).WithPolling(500*time.Millisecond).Should(Equal(settled), func() string {
 			return fmt.Sprintf("%+v\n%+v\n%+v", get(db).Status, get(q).Status, get(idle).Status)
 		})
 	})
