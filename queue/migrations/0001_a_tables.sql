@@ -39,6 +39,7 @@ CREATE TABLE {{schema}}.jobs (
     created_at   timestamptz NOT NULL,
     started_at   timestamptz,
     deadline     timestamptz,
+    resume_at    timestamptz, -- the place in the order to go back to when promoted
     token        uuid,
     worker_id    uuid,
     attempt      integer  NOT NULL DEFAULT 0,

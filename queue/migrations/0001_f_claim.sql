@@ -5,7 +5,9 @@
 -- state, so that only the primary key does. With sequential and bitmap scans
 -- and sorts priced out there is one plan, whatever the statistics say.
 
--- Makes due scheduled jobs pending, at most p_limit, the longest due first.
+-- Makes due scheduled jobs pending, at most p_limit, the longest due first. A job
+-- that was taken back from a dead worker goes to the place that it had, not
+-- behind the backlog that came after it.
 CREATE FUNCTION {{schema}}.promote(p_queue text, p_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,7 +23,9 @@ BEGIN
     IF cardinality(v_ids) = 0 THEN
         RETURN 0;
     END IF;
-    UPDATE {{schema}}.jobs j SET state = 'pending' WHERE j.id = ANY (v_ids);
+    UPDATE {{schema}}.jobs j
+    SET state = 'pending', available_at = coalesce(j.resume_at, j.available_at), resume_at = NULL
+    WHERE j.id = ANY (v_ids);
     PERFORM {{schema}}.lower_marks(p_queue, v_ids);
     RETURN cardinality(v_ids);
 END $$;

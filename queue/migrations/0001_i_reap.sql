@@ -79,7 +79,7 @@ BEGIN
 
         WITH back AS (
             UPDATE {{schema}}.jobs j
-            SET state = 'scheduled', available_at = v_now + interval '1 second',
+            SET state = 'scheduled', available_at = v_now + interval '1 second', resume_at = j.available_at,
                 last_error = CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END,
                 errors = {{schema}}.push_error(j.errors, j.attempt, v_now, CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END),
                 token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
@@ -135,6 +135,6 @@ BEGIN
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
-'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second while attempts remain, else dead. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
+'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
 queue: null for all. limit: 1 to 100000, for each kind of work. more: a limit was reached; call again.
 Errors: JQ001 no such queue; JQ005 bad argument.';
