@@ -118,7 +118,6 @@ func (b *backlog) room() int {
 func (b *backlog) setAhead(n int) {
 	b.mu.Lock()
 	b.ahead = n
-	b.signal()
 	b.mu.Unlock()
 }
 

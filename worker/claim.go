@@ -90,10 +90,10 @@ func (e *engine) awaitClaim(ctx context.Context, maybe *bool, poll *time.Timer) 
 // want is how many jobs to claim now.
 func (e *engine) want() int {
 	batch := max(e.policy.Load().BatchSize, 1)
-	e.backlog.setAhead(e.pace.ahead(e.cfg.Slots, batch))
 	if e.completer.unwritten() > 2*batch+e.cfg.Slots {
 		return 0 // results first; the completer nudges when it has written some
 	}
+	e.backlog.setAhead(e.pace.ahead(e.cfg.Slots, batch))
 	return min(e.backlog.room(), batch)
 }
 

@@ -179,6 +179,7 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 // database could not be used, and a pause is due.
 func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
 	for _, same := range grouped(batch) {
+		c.turn()
 		if paused {
 			c.putBack(same)
 			continue

@@ -100,13 +100,13 @@ func (e *engine) interruptAll() int { return e.running((*held).interrupt) }
 // abandonAll gives back the jobs of handlers that have not returned.
 func (e *engine) abandonAll() {
 	e.running(func(h *held) bool {
-		if !h.abandon() {
-			return false
+		settled, succeeded := h.abandon()
+		if settled {
+			e.log.Warn("handler did not return in time: its job is given back", "job", h.ID, "kind", h.Kind,
+				"attempt", h.Attempt, "worker", h.identity.id)
+			e.letGo(h, &result{held: h, action: actRelease}, succeeded)
 		}
-		e.log.Warn("handler did not return in time: its job is given back", "job", h.ID, "kind", h.Kind,
-			"attempt", h.Attempt, "worker", h.identity.id)
-		e.completer.add(&result{held: h, action: actRelease})
-		return true
+		return settled
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 const (
 	// watchEvery is how often this process looks at its own clock.
 	watchEvery = 250 * time.Millisecond
+	// minHeartbeat keeps a policy from turning heartbeats into load.
+	minHeartbeat = 10 * time.Millisecond
 	// beatRetryMax bounds the time between tries of a failing heartbeat.
 	beatRetryMax = 2 * time.Second
 )
@@ -39,7 +41,7 @@ func (e *engine) heartbeatLoop(ctx context.Context) {
 		wait := failing.next()
 		if ok {
 			failing.reset()
-			wait = jitter(e.policy.Load().Heartbeat, 0.1)
+			wait = jitter(max(e.policy.Load().Heartbeat, minHeartbeat), 0.1)
 		}
 		if !e.untilBeat(ctx, wait) {
 			return
@@ -182,7 +184,7 @@ func (e *engine) writeOffStuck(now time.Time) {
 		if h == nil {
 			continue
 		}
-		stuck, settled := h.writeOff(now)
+		stuck, settled, succeeded := h.writeOff(now)
 		if !stuck {
 			continue
 		}
@@ -191,10 +193,21 @@ func (e *engine) writeOffStuck(now time.Time) {
 			"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "worker", h.identity.id,
 			"seconds", now.Sub(h.startedAt).Seconds())
 		if settled {
-			e.completer.add(&result{held: h, action: actFail, text: ErrStuckHandler.Error()})
+			e.letGo(h, &result{held: h, action: actFail, text: ErrStuckHandler.Error()}, succeeded)
 		}
 		e.stuckOne.Do(func() { close(e.stuck) })
 	}
+}
+
+// letGo settles a run whose handler has not returned. When that handler has called
+// Job.Succeed, a write would wait for its transaction; it is left to that, and to
+// the reaper, which finds the job if the transaction dies with the process.
+func (e *engine) letGo(h *held, r *result, succeeded bool) {
+	if succeeded {
+		h.identity.remove(h)
+		return
+	}
+	e.completer.add(r)
 }
 
 // relieve gives back jobs that have waited in memory for too long, because those

@@ -86,15 +86,17 @@ func (h *held) finish() (settled, succeeded, interrupted bool) {
 	return settled, h.succeeded, h.interrupted
 }
 
-// abandon settles a run whose handler is not waited for any longer.
-func (h *held) abandon() bool {
+// abandon settles a run whose handler is not waited for any longer. succeeded
+// says that the handler has called Job.Succeed, and that its open transaction may
+// keep the job's row locked.
+func (h *held) abandon() (settled, succeeded bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stage != stageRunning {
-		return false
+		return false, h.succeeded
 	}
 	h.stage = stageSettled
-	return true
+	return true, h.succeeded
 }
 
 // lose takes the job out of this process's hands and tells its handler why. A
@@ -130,20 +132,20 @@ func (h *held) interrupt() bool {
 }
 
 // writeOff reports, once, a handler that goes on past the hard limit; settled
-// says that the run was still this process's to settle.
-func (h *held) writeOff(now time.Time) (stuck, settled bool) {
+// and succeeded are as abandon returns them.
+func (h *held) writeOff(now time.Time) (stuck, settled, succeeded bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	begun := !h.startedAt.IsZero()
 	if !begun || h.returned || h.stuck || h.hardLimit.IsZero() || now.Before(h.hardLimit) {
-		return false, false
+		return false, false, false
 	}
 	h.stuck = true
 	if h.stage == stageRunning {
 		h.stage = stageSettled
 		settled = true
 	}
-	return true, settled
+	return true, settled, h.succeeded
 }
 
 // markSucceeded notes that the database accepted Job.Succeed.

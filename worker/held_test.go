@@ -32,9 +32,9 @@ func TestHeldHasOneOwnerOfItsEnd(t *testing.T) {
 	steps := map[string]func(*held) bool{
 		"take back": (*held).takeBack,
 		"finish":    func(h *held) bool { settled, _, _ := h.finish(); return settled },
-		"abandon":   (*held).abandon,
+		"abandon":   func(h *held) bool { settled, _ := h.abandon(); return settled },
 		"lose":      (*held).lose,
-		"write off": func(h *held) bool { _, settled := h.writeOff(time.Now().Add(time.Hour)); return settled },
+		"write off": func(h *held) bool { _, settled, _ := h.writeOff(time.Now().Add(time.Hour)); return settled },
 	}
 	cases := map[string]struct {
 		running bool
@@ -119,13 +119,13 @@ func TestHeldLimits(t *testing.T) {
 		t.Errorf("limit of a late start is %s after the claim, want the hard limit", got.Sub(h.claimedAt))
 	}
 	h.testBegin(t)
-	if stuck, _ := h.writeOff(h.hardLimit.Add(-time.Millisecond)); stuck {
+	if stuck, _, _ := h.writeOff(h.hardLimit.Add(-time.Millisecond)); stuck {
 		t.Error("stuck before the hard limit")
 	}
-	if stuck, settled := h.writeOff(h.hardLimit); !stuck || !settled {
+	if stuck, settled, _ := h.writeOff(h.hardLimit); !stuck || !settled {
 		t.Errorf("at the hard limit stuck=%t settled=%t, want both", stuck, settled)
 	}
-	if stuck, _ := h.writeOff(h.hardLimit); stuck {
+	if stuck, _, _ := h.writeOff(h.hardLimit); stuck {
 		t.Error("reported twice")
 	}
 }

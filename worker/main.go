@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Exit codes of a program built on [Main].
@@ -42,7 +44,7 @@ func MainCode(config func() (Config, error), setup func(w *Worker) error) int {
 		log.Error("the configuration cannot be used", "error", err)
 		return ExitConfig
 	}
-	if limit := setMemoryLimit(); limit > 0 {
+	if limit := tuneMemory(); limit > 0 {
 		log.Info("memory limit of the Go runtime set from the container's", "bytes", limit)
 	}
 	ctx, stop := signalContext(log)
@@ -107,6 +109,14 @@ func signalContext(log *slog.Logger) (context.Context, func()) {
 	}
 }
 
+// closeSoon closes the pool, but does not wait for ever for a connection that a
+// handler has not given back.
+func closeSoon(pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	await(ctx, pool.Close)
+}
+
 // serve runs a worker with its pool and HTTP server.
 func serve(ctx context.Context, cfg Config, log *slog.Logger, setup func(w *Worker) error) error {
 	cfg, err := cfg.withDefaults()
@@ -117,7 +127,7 @@ func serve(ctx context.Context, cfg Config, log *slog.Logger, setup func(w *Work
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeSoon(pool)
 	w, err := New(pool, cfg, WithLogger(log))
 	if err != nil {
 		return err

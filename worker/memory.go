@@ -10,23 +10,32 @@ import (
 // cgroupMemoryFile holds the container's memory limit under cgroup v2.
 const cgroupMemoryFile = "/sys/fs/cgroup/memory.max"
 
-// setMemoryLimit tells the garbage collector of the container's limit, so that it
-// works harder before the kernel kills the process. GOMEMLIMIT in the environment
-// has the last word. It returns what it has set, 0 for nothing.
-func setMemoryLimit() int64 {
-	if os.Getenv("GOMEMLIMIT") != "" {
-		return 0
+// tuneMemory tells the garbage collector of the container's limit, so that it works
+// harder before the kernel kills the process, and, that limit being known, lets it
+// work less often until then: a worker's heap is small and short-lived, and would be
+// collected hundreds of times a minute. GOMEMLIMIT and GOGC in the environment have
+// the last word. It returns the limit it has set, 0 for none.
+func tuneMemory() (set int64) {
+	limited := os.Getenv("GOMEMLIMIT") != ""
+	if !limited {
+		text, err := os.ReadFile(cgroupMemoryFile)
+		if err == nil {
+			set = memoryLimit(string(text))
+		}
+		if set > 0 {
+			debug.SetMemoryLimit(set)
+			limited = true
+		}
 	}
-	text, err := os.ReadFile(cgroupMemoryFile)
-	if err != nil {
-		return 0
+	if limited && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(limitedGCPercent)
 	}
-	limit := memoryLimit(string(text))
-	if limit > 0 {
-		debug.SetMemoryLimit(limit)
-	}
-	return limit
+	return set
 }
+
+// limitedGCPercent is how much a heap with a limit may grow between collections,
+// in percent of what is live.
+const limitedGCPercent = 400
 
 // memoryLimit is nine tenths of a cgroup's limit, leaving a tenth for what the Go
 // runtime does not count; 0 when there is no limit.
