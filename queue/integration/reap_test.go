@@ -31,6 +31,18 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0), "removed with the last of its jobs")
 	})
 
+	It("gives a job taken back the place in the order that it had", func() {
+		worker := uuid.New()
+		first := e.one(worker)
+		behind := e.enqueue(3)
+		e.expire(worker)
+		Expect(e.reap(queue.ReapRequest{}).Returned).To(BeEquivalentTo(1))
+		e.due()
+		runs := e.claim(uuid.New(), 4)
+		Expect(runIDs(runs)).To(Equal(append([]int64{first.ID}, behind...)))
+		Expect(runs[0].AvailableAt).To(BeTemporally("==", first.AvailableAt))
+	})
+
 	It("promotes what is due, of one queue or of all", func() {
 		Expect(e.c.SetPolicy(e.ctx, e.pool, "other", queue.DefaultPolicy())).To(Succeed())
 		for _, name := range []string{"q", "other"} {
