@@ -30,6 +30,8 @@ func (d *demo) killWorker(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("choosing a worker to kill: %w", err)
 	}
+	// A worker in a pod names itself namespace/pod.
+	podName = podName[strings.LastIndexByte(podName, '/')+1:]
 	pod := &corev1.Pod{}
 	if err := d.kube.Get(ctx, types.NamespacedName{Namespace: namespace, Name: podName}, pod); err != nil {
 		return fmt.Errorf("reading pod %s: %w", podName, err)
