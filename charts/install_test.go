@@ -116,7 +116,7 @@ func TestKubectlApply(t *testing.T) {
 	if strings.Contains(out, "configured") {
 		t.Errorf("the first apply found something there:\n%s", out)
 	}
-	kubectl(t, "wait", "--for=condition=Established", "crd/jobqueues.jobqueue.dev", "crd/queuedatabases.jobqueue.dev")
+	waitForKinds(t)
 
 	t.Run("applying again changes nothing", func(t *testing.T) {
 		for line := range strings.Lines(kubectlStdin(t, rendered, "apply", "-f", "-")) {
@@ -188,7 +188,7 @@ func TestHelmInstall(t *testing.T) {
 	if strings.Contains(out, "does not know these kinds") {
 		t.Errorf("the notes do not see the CRDs:\n%s", out)
 	}
-	kubectl(t, "wait", "--for=condition=Established", "crd/jobqueues.jobqueue.dev", "crd/queuedatabases.jobqueue.dev")
+	waitForKinds(t)
 
 	t.Run("the queue of the notes is accepted", func(t *testing.T) {
 		_, rest, found := strings.Cut(out, "a queue in it:\n")

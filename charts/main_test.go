@@ -17,11 +17,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // What TestMain prepares for every test.
@@ -59,7 +63,9 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 
-	cluster := &envtest.Environment{}
+	// A busy machine needs longer than the usual 20 seconds.
+	cluster := &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute}
+	log.SetLogger(logr.Discard())
 	config, err := cluster.Start()
 	if err != nil {
 		return 1, fmt.Errorf("start an API server: %w", err)
@@ -162,7 +168,23 @@ func installKinds(t *testing.T) {
 	t.Helper()
 	kubectl(t, "apply", "-k", "../config/crd")
 	removeKindsAfter(t)
-	kubectl(t, "wait", "--for=condition=Established", "crd/jobqueues.jobqueue.dev", "crd/queuedatabases.jobqueue.dev")
+	waitForKinds(t)
+}
+
+// waitForKinds waits until the API server serves the new kinds.
+func waitForKinds(t *testing.T) {
+	t.Helper()
+	for _, kind := range []string{"JobQueueList", "QueueDatabaseList"} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "jobqueue.dev", Version: "v1alpha1", Kind: kind})
+		deadline := time.Now().Add(time.Minute)
+		for err := k8s.List(t.Context(), list); err != nil; err = k8s.List(t.Context(), list) {
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
 }
 
 func removeKindsAfter(t *testing.T) {
