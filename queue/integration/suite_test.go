@@ -165,7 +165,7 @@ func (e *env) expire(worker uuid.UUID) {
 // due makes every scheduled job due.
 func (e *env) due() {
 	GinkgoHelper()
-	e.exec(`UPDATE jobqueue.jobs SET available_at = clock_timestamp() WHERE state = 'scheduled'`)
+	e.exec(`UPDATE jobqueue.jobs SET available_at = now() WHERE state = 'scheduled' AND available_at > now()`)
 }
 
 func (e *env) reap(req queue.ReapRequest) queue.ReapResult {

@@ -52,6 +52,8 @@ CREATE FUNCTION {{schema}}.snooze(p_ids bigint[], p_tokens uuid[], p_delay_secon
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     IF p_delay_seconds IS NULL OR p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
@@ -60,7 +62,7 @@ BEGIN
     RETURN QUERY
     UPDATE {{schema}}.jobs j
     SET state = CASE WHEN p_delay_seconds > 0 THEN 'scheduled' ELSE 'pending' END,
-        available_at = clock_timestamp() + make_interval(secs => p_delay_seconds),
+        available_at = v_now + make_interval(secs => p_delay_seconds),
         attempt = j.attempt - 1, token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
     WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
       AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
