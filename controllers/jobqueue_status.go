@@ -63,7 +63,8 @@ func queueStatus(s v1alpha1.JobQueueStatus, o *observation, out outcome) v1alpha
 		setBlocked(c, o)
 		return s
 	}
-	s.PolicyGeneration = o.state.Policies[queueName(o.queue)].Generation
+	policy := policyState(o, s.PolicyGeneration)
+	s.PolicyGeneration = policy.Generation
 	if o.fresh {
 		s.Sample = sampleStatus(o, out.plan.rates)
 	}
@@ -71,8 +72,21 @@ func queueStatus(s v1alpha1.JobQueueStatus, o *observation, out outcome) v1alpha
 	setReachable(c, stateProblem(o))
 	setScaling(c, o, out)
 	setQueueBudget(c, o, out.plan.decision)
-	setReadiness(c, readinessProblem(o, out), "policy and workers are as declared")
+	setReadiness(c, readinessProblem(o, out, policy), "policy and workers are as declared")
 	return s
+}
+
+// policyState is what became of the policy. While an operator that has just started
+// has not written it again, the generation that was in force counts, if that is
+// what the database has.
+func policyState(o *observation, former int64) sampler.PolicyState {
+	name := queueName(o.queue)
+	policy := o.state.Policies[name]
+	if policy.Generation == 0 && policy.Problem == nil && o.state.Sample != nil &&
+		o.state.Sample.Queues[name].PolicyGeneration == former {
+		policy.Generation = former
+	}
+	return policy
 }
 
 // setBlocked sets conditions where nothing could be decided.
@@ -182,8 +196,7 @@ func setQueueBudget(c conditions, o *observation, d scaling.Decision) {
 // readinessProblem is the first thing that keeps the JobQueue from being as
 // declared; nil when it is. The number of pods that are up is no such thing: it
 // comes and goes with the load.
-func readinessProblem(o *observation, out outcome) *sampler.Problem {
-	policy := o.state.Policies[queueName(o.queue)]
+func readinessProblem(o *observation, out outcome, policy sampler.PolicyState) *sampler.Problem {
 	progressing := func(message string) *sampler.Problem {
 		return &sampler.Problem{Reason: v1alpha1.ReasonProgressing, Message: message}
 	}

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 )
 
 // How often a status is written that differs only in numbers of the sample, and
@@ -61,14 +63,18 @@ func (c *statusClock) forget(uid types.UID) {
 	delete(c.written, uid)
 }
 
-// sameConditions compares what conditions say, not how they say it.
+// sameConditions compares what conditions say, not how they say it. Which of the
+// limits came last changes with the numbers, and counts as one.
 func sameConditions(a, b []metav1.Condition) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for _, x := range a {
 		y := meta.FindStatusCondition(b, x.Type)
-		if y == nil || x.Status != y.Status || x.Reason != y.Reason || x.ObservedGeneration != y.ObservedGeneration {
+		if y == nil || x.Status != y.Status || x.ObservedGeneration != y.ObservedGeneration {
+			return false
+		}
+		if x.Reason != y.Reason && x.Type != v1alpha1.ConditionScalingLimited {
 			return false
 		}
 	}

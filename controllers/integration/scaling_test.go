@@ -69,7 +69,7 @@ var _ = Describe("scaling", func() {
 				Expect(err).NotTo(HaveOccurred())
 			}
 		})
-		Eventually(w.replicas("emails")).WithTimeout(20 * time.Second).Should(BeNumerically("<=", 1))
+		Eventually(w.replicas("emails")).WithTimeout(20 * time.Second).Should(BeNumerically("<=", 3))
 		Expect(w.events("emails")()).To(ContainElement(v1alpha1.ReasonScaled))
 	})
 
