@@ -49,6 +49,14 @@ type credentials struct {
 	problem *sampler.Problem
 }
 
+// equal compares by value: a problem found again is the same problem. Announcing it
+// as a change would reconcile the database at once, and so for ever.
+func (c credentials) equal(other credentials) bool {
+	same := c.problem == other.problem ||
+		c.problem != nil && other.problem != nil && *c.problem == *other.problem
+	return same && c.url == other.url && c.fingerprint == other.fingerprint
+}
+
 // credentialStore remembers what was read, so that a Secret is read again only
 // when its metadata says that it has changed.
 type credentialStore struct {

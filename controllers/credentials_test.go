@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
+	"github.com/jobqueue-dev/jobqueue-operator/controllers/sampler"
 )
 
 func TestExamine(t *testing.T) {
@@ -58,5 +59,30 @@ func TestFingerprintFollowsTheURLAlone(t *testing.T) {
 	secret.Data["uri"] = []byte("postgres://u:q@h/d")
 	if of(testDatabase(), secret) == first {
 		t.Error("another password did not change it")
+	}
+}
+
+func TestCredentialsEqual(t *testing.T) {
+	missing := func() credentials {
+		return credentials{problem: &sampler.Problem{Reason: v1alpha1.ReasonSecretNotFound, Message: "Secret \"s\" does not exist"}}
+	}
+	found := credentials{url: "postgres://h/d", fingerprint: "a"}
+	cases := map[string]struct {
+		a, b credentials
+		want bool
+	}{
+		"the same problem, found twice": {a: missing(), b: missing(), want: true},
+		"a problem that is gone":        {a: missing(), b: found},
+		"another URL":                   {a: found, b: credentials{url: "postgres://h/e", fingerprint: "b"}},
+		"the same URL":                  {a: found, b: found, want: true},
+		"another problem": {a: missing(), b: credentials{problem: &sampler.Problem{
+			Reason: v1alpha1.ReasonSecretInvalid, Message: "Secret \"s\" does not exist"}}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.a.equal(tc.b); got != tc.want {
+				t.Errorf("equal = %v, want %v", got, tc.want)
+			}
+		})
 	}
 }

@@ -73,6 +73,7 @@ func (r *databaseReconciler) sample(ctx context.Context, db *v1alpha1.QueueDatab
 	if err != nil {
 		return databaseFindings{}, err
 	}
+	changed := !known || !before.equal(c)
 	if c.problem == nil {
 		if err := r.hub.Configure(key, samplerConfig(db, c.url)); err != nil {
 			c.problem = &sampler.Problem{Reason: v1alpha1.ReasonSecretInvalid, Message: err.Error()}
@@ -80,7 +81,7 @@ func (r *databaseReconciler) sample(ctx context.Context, db *v1alpha1.QueueDatab
 	} else {
 		r.hub.Remove(key) // a Secret that is gone has been revoked
 	}
-	if !known || before != c {
+	if changed {
 		r.hub.Announce(key)
 	}
 	state, _ := r.hub.State(key)
