@@ -24,6 +24,7 @@ func step(format string, args ...any) { fmt.Printf("\n==> "+format+"\n", args...
 // look reads a row: the queue from the database, the decision from the JobQueue's status.
 func (d *demo) look(ctx context.Context) (row, error) {
 	var r row
+	var oldest int64
 	schema := pgx.Identifier{d.queue.Schema()}.Sanitize()
 	err := d.pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM `+schema+`.jobs WHERE queue = $1 AND state <> 'running'),
@@ -32,11 +33,11 @@ func (d *demo) look(ctx context.Context) (row, error) {
 		       coalesce((SELECT extract(epoch FROM clock_timestamp() - min(available_at)) FROM `+schema+`.jobs
 		                 WHERE queue = $1 AND state = 'pending'), 0)::bigint,
 		       (SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobqueue:%')`, queueName).
-		Scan(&r.pending, &r.running, &r.ended, &r.oldest, &r.connections)
+		Scan(&r.pending, &r.running, &r.ended, &oldest, &r.connections)
 	if err != nil {
 		return row{}, fmt.Errorf("looking at the queue: %w", err)
 	}
-	r.oldest *= time.Second
+	r.oldest = time.Duration(oldest) * time.Second
 	jq, err := d.jobQueue(ctx)
 	if err != nil {
 		return row{}, err
