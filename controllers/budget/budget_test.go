@@ -100,11 +100,11 @@ func TestShare(t *testing.T) {
 		},
 		"B2: terminating pods still hold": {
 			total: 33, queues: []Queue{q("a", 10, 5, held(30)), q("b", 10, 0)},
-			want: map[string]grant{"a": {3, 3}, "b": {2, 0}}, allocated: 33,
+			want: map[string]grant{"a": {5, 5}, "b": {5, 0}}, allocated: 33,
 		},
 		"B3: as they go, the other grows": {
 			total: 33, queues: []Queue{q("a", 10, 5, held(21)), q("b", 10, 0)},
-			want: map[string]grant{"a": {4, 4}, "b": {4, 3}}, allocated: 3 + 21 + 9,
+			want: map[string]grant{"a": {5, 5}, "b": {5, 3}}, allocated: 33,
 		},
 		"B6: a rollout begins where it fits": {
 			total: 33, queues: []Queue{q("a", 8, 8, surge(6))},
@@ -112,6 +112,10 @@ func TestShare(t *testing.T) {
 		},
 		"B6: else the queue makes room first": {
 			total: 33, queues: []Queue{q("a", 10, 10, surge(6))},
+			want: map[string]grant{"a": {8, 8}}, allocated: 33,
+		},
+		"B6: and does so once, not again for the pods that go": {
+			total: 33, queues: []Queue{q("a", 10, 8, held(30), surge(6))},
 			want: map[string]grant{"a": {8, 8}}, allocated: 33,
 		},
 		"B6: a rollout comes before growth": {

@@ -79,9 +79,12 @@ func (r Result) For(name string) Grant {
 	return r.Grants[i]
 }
 
-// Share divides total between the queues: what is leaving is counted off first,
-// then come the minimums, then max-min fairness by weight among those that want
-// more. orphaned is what pods hold that belong to no queue any more.
+// Share divides total between the queues: minimums first, then max-min fairness by
+// weight among those that want more. orphaned is what pods hold that belong to no
+// queue any more. A rollout that is to begin lowers the shares by what it will add.
+// What terminating pods hold does not: it comes back, and until it does it only
+// keeps queues from growing. Otherwise a queue that shrinks would, for its own pods
+// that go, have to shrink again.
 //
 // Whatever state it finds: if no more than total is held, then no more is held
 // after every queue has grown as allowed; and if more is held, no queue may grow.
@@ -91,7 +94,7 @@ func Share(total, orphaned int32, queues []Queue) Result {
 	grantable := total - r.Held
 	for _, q := range queues {
 		r.Held = plus(r.Held, q.held())
-		grantable -= plus(q.leaving(), q.Surge)
+		grantable -= q.Surge
 	}
 	granted, missing := fair(grantable, queues)
 	r.Missing = missing

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -29,6 +30,7 @@ var _ = Describe("the connection budget", func() {
 		Eventually(func() int { _, n := w.pods("first"); return n }).Should(Equal(5))
 		Expect(w.replicas("second")()).To(BeNumerically("==", 0), "its connections are still held")
 		Eventually(condition(second, v1alpha1.ConditionBudgetConstrained)).Should(Equal("True/BudgetExhausted"))
+		Consistently(w.replicas("first")).WithTimeout(2*time.Second).Should(BeNumerically("==", 5), "its own pods that go cost it nothing more")
 		Expect(condition(first, v1alpha1.ConditionBudgetConstrained)()).To(Equal("True/BudgetExhausted"))
 
 		By("each pod that is gone lets the second grow")
@@ -72,10 +74,10 @@ var _ = Describe("the connection budget", func() {
 		image := func() string { return w.deployment("emails").Spec.Template.Spec.Containers[0].Image }
 		Expect(image()).To(Equal("registry.example/worker:1"), "there is no room for the new template yet")
 
-		w.player.letOneGo()
+		Eventually(w.player.letOneGo).Should(BeTrue())
 		Eventually(image).Should(Equal("registry.example/worker:2"))
 		By("the next pod goes only when the last is gone")
-		Eventually(func() int32 { return w.deployment("emails").Spec.MinReadySeconds }).Should(BeNumerically(">", 60))
+		Eventually(func() int32 { return w.deployment("emails").Spec.MinReadySeconds }).Should(BeNumerically(">", 60), func() string { return w.describe("emails") })
 		w.player.slowDrain.Store(false)
 		Eventually(condition(q, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
 		Eventually(w.replicas("emails")).Should(BeNumerically("==", 4))

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
+	"github.com/jobqueue-dev/jobqueue-operator/controllers"
 )
 
 // database makes a QueueDatabase called "db" that is sampled every second.
@@ -168,4 +171,26 @@ func (w *world) eventNotes() []string {
 		out = append(out, e.Note)
 	}
 	return out
+}
+
+// describe tells the state of a queue's workers, for failures.
+func (w *world) describe(name string) string {
+	d := w.deployment(name)
+	if d == nil {
+		return "no Deployment"
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "Deployment %s: replicas %d, minReadySeconds %d, template %s, generation %d\n", name, *d.Spec.Replicas,
+		d.Spec.MinReadySeconds, d.Spec.Template.Annotations[controllers.AnnotationTemplate], d.Generation)
+	var pods corev1.PodList
+	if err := k8s.List(within(5*time.Second), &pods, client.InNamespace(w.ns), client.MatchingLabels{controllers.LabelQueue: name}); err != nil {
+		return out.String() + err.Error()
+	}
+	for _, p := range pods.Items {
+		fmt.Fprintf(&out, "Pod %s: template %s, made %s, going %v\n", p.Name, p.Annotations[controllers.AnnotationTemplate],
+			p.CreationTimestamp.Format(time.TimeOnly), p.DeletionTimestamp)
+	}
+	q := get(&v1alpha1.JobQueue{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}})
+	fmt.Fprintf(&out, "JobQueue: %+v", q.Status)
+	return out.String()
 }
