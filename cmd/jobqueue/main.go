@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -26,12 +28,23 @@ func run(args []string) int {
 		if text := err.Error(); text != "" {
 			fmt.Fprintln(root.ErrOrStderr(), "Error:", text)
 		}
-		// PostgreSQL's hint says how to mend it; the error's text leaves it out.
-		var server *pgconn.PgError
-		if errors.As(err, &server) && server.Hint != "" {
-			fmt.Fprintln(root.ErrOrStderr(), "Hint:", server.Hint)
+		if hint := hintOf(err); hint != "" {
+			fmt.Fprintln(root.ErrOrStderr(), "Hint:", hint)
 		}
 		return exitCodeOf(err)
 	}
 	return exitOK
+}
+
+// hintOf says how to mend an error, when that is known. PostgreSQL's own hint is
+// not part of its error's text.
+func hintOf(err error) string {
+	var server *pgconn.PgError
+	switch {
+	case errors.Is(err, queue.ErrSchemaMissing):
+		return "create the schema with jobqueue migrate, or check --schema."
+	case errors.As(err, &server):
+		return server.Hint
+	}
+	return ""
 }

@@ -80,6 +80,33 @@ var _ = Describe("A worker asked to stop", func() {
 		Expect(f.number(ctx, succeededJobs)()).To(Equal(1), "a result that comes in time counts")
 	})
 
+	It("is not held up by a handler that keeps its transaction open (W5, Q8)", func(ctx context.Context) {
+		f := setUp(ctx)
+		f.enqueue(ctx, "k", struct{}{}, 1)
+		inTx := make(chan struct{})
+		end := make(chan struct{})
+		DeferCleanup(func() { close(end) })
+		w := f.start(ctx, worker.Config{Grace: 2 * time.Second}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				tx, err := f.db.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = tx.Rollback(context.Background()) }()
+				if err := job.Succeed(ctx, tx); err != nil {
+					return err
+				}
+				close(inTx)
+				<-end
+				return nil
+			})
+		})
+		Eventually(inTx).Should(BeClosed())
+		begun := time.Now()
+		Expect(w.stop()).To(Succeed())
+		Expect(time.Since(begun)).To(BeNumerically("<", 2*time.Second))
+	})
+
 	It("writes every result before it ends (W4)", func(ctx context.Context) {
 		f := setUp(ctx)
 		f.enqueue(ctx, "k", struct{}{}, 2000)

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+func TestStatusTable(t *testing.T) {
+	sample := queue.Sample{Queues: map[string]queue.QueueSample{
+		"mails":  {Pending: 12, Running: 3, Scheduled: 10_000, ScheduledCapped: true, Dead: 1, OldestAge: 90 * time.Second, Workers: 2},
+		"emails": {Suspended: true},
+	}}
+	cases := map[string]struct {
+		sample  queue.Sample
+		names   []string
+		want    string
+		wantErr string
+	}{
+		"all, by name": {sample: sample, want: "" +
+			"QUEUE    PENDING   RUNNING   SCHEDULED   DEAD   OLDEST   WORKERS   SUSPENDED\n" +
+			"emails   0         0         0           0      -        0         yes\n" +
+			"mails    12        3         10000+      1      1m30s    2         no\n"},
+		"one": {sample: sample, names: []string{"emails"}, want: "" +
+			"QUEUE    PENDING   RUNNING   SCHEDULED   DEAD   OLDEST   WORKERS   SUSPENDED\n" +
+			"emails   0         0         0           0      -        0         yes\n"},
+		"none":    {want: "no queues\n"},
+		"unknown": {sample: sample, names: []string{"x"}, wantErr: `queue "x" is not in the database`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			report, err := newStatusReport(tc.sample, tc.names)
+			if tc.wantErr != "" {
+				if err == nil || err.Error() != tc.wantErr {
+					t.Errorf("error is %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := report.table(&out); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+				t.Errorf("table (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAge(t *testing.T) {
+	cases := map[float64]string{0: "-", 0.25: "0.2s", 9.94: "9.9s", 61: "1m1s", 86_400: "24h0m0s", 200_000: "2d7h"}
+	for seconds, want := range cases {
+		if got := age(seconds); got != want {
+			t.Errorf("age of %v s is %q, want %q", seconds, got, want)
+		}
+	}
+}
