@@ -18,8 +18,9 @@ type applier struct {
 	client client.Client
 	live   client.Reader
 
-	mu   sync.Mutex
-	last map[appliedKey]appliedState
+	mu     sync.Mutex
+	last   map[appliedKey]appliedState
+	scaled map[types.NamespacedName]int32 // replicas set last, which caches show late
 }
 
 type appliedKey struct {
@@ -34,7 +35,7 @@ type appliedState struct {
 }
 
 func newApplier(c client.Client, live client.Reader) *applier {
-	return &applier{client: c, live: live, last: map[appliedKey]appliedState{}}
+	return &applier{client: c, live: live, last: map[appliedKey]appliedState{}, scaled: map[types.NamespacedName]int32{}}
 }
 
 // foreignError says that an object of the wanted name belongs to somebody else.
@@ -140,6 +141,9 @@ func (a *applier) forget(kind string, name types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.last, appliedKey{kind, name})
+	if kind == "Deployment" {
+		delete(a.scaled, name)
+	}
 }
 
 // toApply makes an apply configuration of an object: only what is set, and nothing

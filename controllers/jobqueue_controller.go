@@ -157,8 +157,9 @@ type outcome struct {
 	scaled error
 	// waiting is why the template is held back; "" when it is not.
 	waiting string
-	// changed is true when the number of replicas was changed.
+	// changed is true when the number of replicas was changed, from that one.
 	changed bool
+	from    int32
 }
 
 // apply brings the workers to the plan: template first, then disruption budget,
@@ -185,7 +186,7 @@ func (r *queueReconciler) apply(ctx context.Context, o *observation, out *outcom
 // only when the scaler has them too, for otherwise they would fall back to one.
 func (r *queueReconciler) applyDeployment(ctx context.Context, o *observation, p plan) error {
 	if o.exists() && !o.deployment.DeletionTimestamp.IsZero() {
-		return fmt.Errorf("Deployment %q is being deleted", o.deployment.Name)
+		return fmt.Errorf("the former Deployment %q is being deleted", o.deployment.Name)
 	}
 	if p.template == nil {
 		return nil
@@ -198,7 +199,8 @@ func (r *queueReconciler) applyDeployment(ctx context.Context, o *observation, p
 		return err
 	}
 	if !o.exists() {
-		return r.applier.scale(ctx, wanted, p.decision.Replicas, true)
+		_, err := r.applier.scale(ctx, wanted, p.decision.Replicas, true)
+		return err
 	}
 	return nil
 }
@@ -219,10 +221,11 @@ func (r *queueReconciler) applyReplicas(ctx context.Context, o *observation, out
 	}
 	wanted := out.plan.decision.Replicas
 	specChanged := r.written.of(keyOf(o.queue), o.queue.UID, o.queue.Status).ObservedGeneration != o.queue.Generation
-	if err := r.applier.scale(ctx, o.deployment, wanted, specChanged); err != nil {
+	from, err := r.applier.scale(ctx, o.deployment, wanted, specChanged)
+	if err != nil {
 		return err
 	}
-	out.changed = wanted != o.replicas()
+	out.from, out.changed = from, wanted != from
 	return nil
 }
 

@@ -49,7 +49,7 @@ func (r *queueReconciler) report(ctx context.Context, o *observation, out outcom
 func (r *queueReconciler) announceScaling(o *observation, out outcome) {
 	d := out.plan.decision
 	r.recorder.Eventf(o.queue, nil, corev1.EventTypeNormal, v1alpha1.ReasonScaled, "Scale",
-		"from %d to %d replicas: %s: %s", o.replicas(), d.Replicas, d.Reason, d.Message)
+		"from %d to %d replicas: %s: %s", out.from, d.Replicas, d.Reason, d.Message)
 }
 
 // queueStatus is the former status brought up to date.

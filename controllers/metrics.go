@@ -80,7 +80,7 @@ func queueMetrics(o *observation, out outcome, s v1alpha1.JobQueueStatus) {
 	}
 	if out.changed {
 		direction := "up"
-		if out.plan.decision.Replicas < o.replicas() {
+		if out.plan.decision.Replicas < out.from {
 			direction = "down"
 		}
 		metricDecisions.WithLabelValues(out.plan.decision.Reason, direction, o.queue.Namespace, o.queue.Name).Inc()

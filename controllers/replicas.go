@@ -21,11 +21,13 @@ func (e *ownedElsewhere) Error() string {
 		"scale the JobQueue instead: any change of its spec takes the number back", e.deployment, e.by)
 }
 
-// scale sets the number of replicas as OwnerScaler. Somebody else's number is not
-// fought over: without force it stays, and the error is *ownedElsewhere.
-func (a *applier) scale(ctx context.Context, d *appsv1.Deployment, replicas int32, force bool) error {
-	if orDefault(d.Spec.Replicas, 1) == replicas && ownsReplicas(d, OwnerScaler) {
-		return nil
+// scale sets the number of replicas as OwnerScaler, and returns the number before.
+// Somebody else's number is not fought over: without force it stays, and the error
+// is *ownedElsewhere.
+func (a *applier) scale(ctx context.Context, d *appsv1.Deployment, replicas int32, force bool) (from int32, err error) {
+	from = a.scaledTo(d)
+	if from == replicas && orDefault(d.Spec.Replicas, 1) == replicas && ownsReplicas(d, OwnerScaler) {
+		return from, nil
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apps/v1",
@@ -37,15 +39,32 @@ func (a *applier) scale(ctx context.Context, d *appsv1.Deployment, replicas int3
 	if force || ownsReplicas(d, OwnerTemplate) {
 		options = append(options, client.ForceOwnership)
 	}
-	err := a.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...)
+	err = a.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...)
 	if by := conflictingManagers(err); by != "" {
-		return &ownedElsewhere{deployment: d.Name, by: by}
+		return from, &ownedElsewhere{deployment: d.Name, by: by}
 	}
 	if err != nil {
-		return fmt.Errorf("scale Deployment %q: %w", d.Name, err)
+		return from, fmt.Errorf("scale Deployment %q: %w", d.Name, err)
 	}
 	a.saw(appliedKey{"Deployment", keyOf(d)}, d.Generation, object.GetGeneration())
-	return nil
+	a.setScaled(d, replicas)
+	return from, nil
+}
+
+// scaledTo is the number set last, or else the one that the Deployment shows.
+func (a *applier) scaledTo(d *appsv1.Deployment) int32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n, ok := a.scaled[keyOf(d)]; ok {
+		return n
+	}
+	return orDefault(d.Spec.Replicas, 1)
+}
+
+func (a *applier) setScaled(d *appsv1.Deployment, replicas int32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.scaled[keyOf(d)] = replicas
 }
 
 // ownsReplicas reports whether a field manager has set spec.replicas.

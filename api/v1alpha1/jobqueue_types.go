@@ -20,7 +20,8 @@ type JobQueueSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')",message="queueName must consist of lower-case letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
 	QueueName string `json:"queueName,omitempty"`
 
-	// Stops new claims; running jobs finish, and workers stay as they are.
+	// Stops new claims; running jobs finish. Workers stay until none runs any more, and
+	// then go, down to scaling.minReplicas.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 

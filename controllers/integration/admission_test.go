@@ -79,6 +79,7 @@ var _ = Describe("admission", Ordered, func() {
 		}, "set connectionBudget.connections or connectionBudget.percent, not both"),
 		Entry("a budget of nothing", func(d D) { d.Spec.ConnectionBudget.Connections = new(int32(3)) }, "spec.connectionBudget.connections"),
 		Entry("a schema with a dash", func(d D) { d.Spec.Schema = "job-queue" }, "schema must be a plain lower-case PostgreSQL name"),
+		Entry("a schema of PostgreSQL's own", func(d D) { d.Spec.Schema = "pg_jobs" }, "schema must not be information_schema or begin with pg_"),
 		Entry("a name too long", func(d D) { d.Name = "a-name-of-more-than-forty-characters-is-too-long" }, "metadata.name must be at most 40 characters"),
 		Entry("an unknown migration policy", func(d D) { d.Spec.Migrations = "Sometimes" }, "spec.migrations"),
 		Entry("no secret", func(d D) { d.Spec.Credentials.SecretRef.Name = "" }, "spec.credentials.secretRef.name"),
