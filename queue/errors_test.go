@@ -32,7 +32,7 @@ func TestWrap(t *testing.T) {
 				t.Errorf("wrap lost %v: %v", tc.err, got)
 			}
 			for _, sentinel := range sentinels {
-				if want := sentinel == tc.want; errors.Is(got, sentinel) != want {
+				if want := errors.Is(tc.want, sentinel); errors.Is(got, sentinel) != want {
 					t.Errorf("errors.Is(%v, %v) = %t, want %t", got, sentinel, !want, want)
 				}
 			}

@@ -31,6 +31,7 @@ func makeWorker(t *testing.T, cfg Config, opts ...Option) *Worker {
 }
 
 func TestProbes(t *testing.T) {
+	contact := func(h *health, err error) { _ = h.contacted(err) }
 	long := time.Now().Add(-2 * stalledAfter)
 	cases := map[string]struct {
 		prepare              func(*health)
@@ -38,11 +39,11 @@ func TestProbes(t *testing.T) {
 		wantBody             string
 	}{
 		"starting":      {prepare: func(h *health) {}, wantAlive: 200, wantReady: 503},
-		"working":       {prepare: func(h *health) { h.contacted(nil); h.turn("claim") }, wantAlive: 200, wantReady: 200},
-		"database lost": {prepare: func(h *health) { h.contacted(nil); h.contacted(errors.New("user bob, host db7")) }, wantAlive: 200, wantReady: 503},
-		"and back":      {prepare: func(h *health) { h.contacted(errors.New("x")); h.contacted(nil) }, wantAlive: 200, wantReady: 200},
-		"stopping":      {prepare: func(h *health) { h.contacted(nil); h.stop() }, wantAlive: 200, wantReady: 503},
-		"a loop hangs": {prepare: func(h *health) { h.contacted(nil); h.turns["claim"] = long }, wantAlive: 503, wantReady: 200,
+		"working":       {prepare: func(h *health) { contact(h, nil); h.turn("claim") }, wantAlive: 200, wantReady: 200},
+		"database lost": {prepare: func(h *health) { contact(h, nil); contact(h, errors.New("user bob, host db7")) }, wantAlive: 200, wantReady: 503},
+		"and back":      {prepare: func(h *health) { contact(h, errors.New("x")); contact(h, nil) }, wantAlive: 200, wantReady: 200},
+		"stopping":      {prepare: func(h *health) { contact(h, nil); h.stop() }, wantAlive: 200, wantReady: 503},
+		"a loop hangs": {prepare: func(h *health) { contact(h, nil); h.turns["claim"] = long }, wantAlive: 503, wantReady: 200,
 			wantBody: "the claim loop has not turned for 2m0s"},
 		"a loop has ended on purpose": {prepare: func(h *health) { h.turns["claim"] = long; h.ended("claim") }, wantAlive: 200, wantReady: 503},
 	}

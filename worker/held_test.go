@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -83,7 +84,7 @@ func TestHeldContextCauses(t *testing.T) {
 	h := makeHeld(1, time.Minute, time.Minute)
 	ctx := h.testBegin(t)
 	h.lose()
-	if cause := context.Cause(ctx); cause != ErrLeaseLost {
+	if cause := context.Cause(ctx); !errors.Is(cause, ErrLeaseLost) {
 		t.Errorf("cause of a lost job's context is %v", cause)
 	}
 	h = makeHeld(1, time.Minute, time.Minute)
@@ -91,7 +92,7 @@ func TestHeldContextCauses(t *testing.T) {
 	if !h.interrupt() {
 		t.Error("a running job is not interrupted")
 	}
-	if cause := context.Cause(ctx); cause != ErrShutdown {
+	if cause := context.Cause(ctx); !errors.Is(cause, ErrShutdown) {
 		t.Errorf("cause of an interrupted job's context is %v", cause)
 	}
 	if settled, _, interrupted := h.finish(); !settled || !interrupted {

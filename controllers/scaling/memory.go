@@ -25,13 +25,10 @@ func NewMemory(now time.Time, replicas int32) *Memory {
 // It keeps only what a maximum over any later window can depend on: an entry is
 // dropped when a newer one is at least as high. So it stays a few entries long.
 func (m *Memory) Remember(r Recommendation, window time.Duration) {
-	kept := m.entries[:0]
-	for _, e := range m.entries {
-		if e.Replicas > r.Replicas && r.At.Sub(e.At) <= window {
-			kept = append(kept, e)
-		}
-	}
-	m.entries = append(kept, r)
+	m.entries = slices.DeleteFunc(m.entries, func(e Recommendation) bool {
+		return e.Replicas <= r.Replicas || r.At.Sub(e.At) > window
+	})
+	m.entries = append(m.entries, r)
 }
 
 // Past returns a copy, oldest first.

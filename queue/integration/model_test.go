@@ -373,7 +373,8 @@ func (m *model) compareSample() {
 		count(queue.StatePending), count(queue.StateScheduled), count(queue.StateRunning), count(queue.StateDead)}))
 	Expect([]int64{s.Claimed, s.Succeeded, s.Failed, s.Lost, s.Discarded, s.Cancelled}).To(Equal([]int64{
 		m.claimed, m.succeeded, m.failed, m.lost, m.discarded, m.cancelled}))
-	Expect(s.OldestAge > 0).To(Equal(s.Pending > 0))
+	waits := s.OldestAge > 0
+	Expect(waits).To(Equal(s.Pending > 0))
 	Expect(s.Suspended).To(Equal(m.suspended))
 }
 

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -22,7 +23,8 @@ var _ = Describe("The jobqueue commands", func() {
 		cmd := exec.Command(binary, args...)
 		cmd.Env = append(os.Environ(), "JOBQUEUE_DATABASE_URL="+url)
 		out, err := cmd.Output()
-		if exit, ok := err.(*exec.ExitError); ok {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
 			return string(out), string(exit.Stderr), exit.ExitCode()
 		}
 		Expect(err).NotTo(HaveOccurred())

@@ -104,7 +104,7 @@ var _ = Describe("A lease", func() {
 })
 
 var _ = Describe("An outage of the database", func() {
-	server := func() *pgtest.Server { return pgtest.Shared() }
+	server := pgtest.Shared
 
 	for _, mode := range []pgtest.Mode{pgtest.Fast, pgtest.Immediate} {
 		It("by a "+string(mode)+" restart in mid-load loses nothing, and the same process goes on (W9, T3)", func(ctx context.Context) {

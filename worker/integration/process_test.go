@@ -73,7 +73,7 @@ func (p *process) metric(name string) func() (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		defer response.Body.Close()
+		defer func() { _ = response.Body.Close() }()
 		lines := bufio.NewScanner(response.Body)
 		for lines.Scan() {
 			if !strings.HasPrefix(lines.Text(), "jobqueue_worker_"+name+"{") {
