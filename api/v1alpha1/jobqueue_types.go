@@ -241,7 +241,7 @@ type ConnectionsSpec struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
-// +kubebuilder:resource:shortName=jq,categories=jobqueue
+// +kubebuilder:resource:shortName=jq,categories=jobqueue-operator
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.sample.pending`
 // +kubebuilder:printcolumn:name="Running",type=integer,JSONPath=`.status.sample.running`

@@ -176,7 +176,7 @@ type ConnectionGrant struct {
 // QueueDatabase is a PostgreSQL database that holds job queues.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=qdb,categories=jobqueue
+// +kubebuilder:resource:shortName=qdb,categories=jobqueue-operator
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Schema",type=integer,JSONPath=`.status.schemaVersion`
