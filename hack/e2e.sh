@@ -7,7 +7,7 @@ source "$(dirname "$0")/cluster.sh"
 cluster_name=${JOBQUEUE_CLUSTER:-jobqueue-e2e}
 
 say "Building the end-to-end suite"
-CGO_ENABLED=0 go test -C "$root" -c -o "$bin/e2e.test" ./test/e2e
+CGO_ENABLED=0 go test -C "$root" -trimpath -c -o "$bin/e2e.test" ./test/e2e
 build_helm
 trap '[[ ${KEEP:-} == 1 ]] || cluster_down' EXIT
 cluster_up 60

@@ -30,7 +30,7 @@ var _ = Describe("Admission", func() {
 				"batch.size must not be below worker.slots",
 			},
 			"grace against timeout": {
-				func(s *v1alpha1.JobQueueSpec) { s.Worker.Template.Spec.TerminationGracePeriodSeconds = new(int64(20)) },
+				func(s *v1alpha1.JobQueueSpec) { s.Worker.Template.Spec.TerminationGracePeriodSeconds = new(int64(12)) },
 				"terminationGracePeriodSeconds must be greater than timeoutSeconds",
 			},
 			"min against max": {

@@ -24,10 +24,9 @@ var _ = Describe("The connection budget", func() {
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(budgetFor(4)),
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 10).TargetAge(2))
 		connections := p.watchConnections(ctx)
-		p.enqueue(ctx, "emails", times(110, sleep(1000))...)
-
-		p.awaitDesired(ctx, "emails", 4, 30*time.Second)
-		p.awaitPods(ctx, "emails", 4, 20*time.Second)
+		stop := p.overload(ctx, "emails", 6, sleep(2000))
+		p.awaitDesired(ctx, "emails", 4, 40*time.Second)
+		p.awaitPods(ctx, "emails", 4, 30*time.Second)
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, v1alpha1.ReasonBudgetExhausted}, 10*time.Second)
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionScalingLimited, metav1.ConditionTrue, ""}, 10*time.Second)
 		p.awaitDatabase(ctx, want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, ""}, 10*time.Second)
@@ -45,7 +44,8 @@ var _ = Describe("The connection budget", func() {
 			g.Expect(qdb.Status.Grants).To(ContainElement(v1alpha1.ConnectionGrant{Name: "emails", Connections: 4 * perReplica, Replicas: 4}))
 		}).WithContext(ctx).WithTimeout(10 * time.Second).Should(Succeed())
 
-		p.awaitDrained(ctx, "emails", 60*time.Second)
+		stop()
+		p.awaitDrained(ctx, "emails", 90*time.Second)
 		connections.expectWithin(int(budgetFor(4)))
 	})
 
@@ -54,7 +54,7 @@ var _ = Describe("The connection budget", func() {
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(budgetFor(3)),
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 10).TargetAge(1))
 		connections := p.watchConnections(ctx)
-		stop := p.feed(ctx, "emails", 200*time.Millisecond, times(2, sleep(600))...)
+		stop := p.overload(ctx, "emails", 4, sleep(2000))
 		old := p.awaitPods(ctx, "emails", 3, 40*time.Second)
 
 		p.change(ctx, "emails", func(s *v1alpha1.JobQueueSpec) {
@@ -77,7 +77,7 @@ var _ = Describe("The connection budget", func() {
 		}
 
 		stop()
-		report := p.awaitDrained(ctx, "emails", 60*time.Second)
+		report := p.awaitDrained(ctx, "emails", 90*time.Second)
 		Expect(report.Dead).To(BeZero())
 		connections.expectWithin(int(budgetFor(3)))
 		// Every pod was asked to stop, none was killed: so no attempt was lost.
@@ -90,8 +90,8 @@ var _ = Describe("The connection budget", func() {
 			MakeJobQueue("light", p.namespace).Slots(2).Between(0, 10).TargetAge(2).Weight(1),
 			MakeJobQueue("heavy", p.namespace).Slots(2).Between(0, 10).TargetAge(2).Weight(2))
 		connections := p.watchConnections(ctx)
-		p.enqueue(ctx, "heavy", times(90, sleep(1000))...)
-		p.enqueue(ctx, "light", times(140, sleep(1000))...)
+		stopHeavy := p.overload(ctx, "heavy", 6, sleep(2000))
+		stopLight := p.overload(ctx, "light", 4, sleep(2000))
 
 		Eventually(func(g Gomega) {
 			for name, replicas := range map[string]int32{"light": 2, "heavy": 4} {
@@ -99,15 +99,17 @@ var _ = Describe("The connection budget", func() {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(d.Status.ReadyReplicas).To(Equal(replicas), "replicas of %s", name)
 			}
-		}).WithContext(ctx).WithTimeout(40*time.Second).Should(Succeed(), "the budget is not shared 1:2")
+		}).WithContext(ctx).WithTimeout(60*time.Second).Should(Succeed(), "the budget is not shared 1:2")
 
-		p.awaitDrained(ctx, "heavy", 60*time.Second)
+		stopHeavy()
+		p.awaitDrained(ctx, "heavy", 90*time.Second)
 		Eventually(func(g Gomega) {
 			d, err := p.deployment(ctx, "light")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(d.Status.ReadyReplicas).To(BeNumerically(">", 2))
-		}).WithContext(ctx).WithTimeout(30*time.Second).Should(Succeed(), "what one queue does not use is not lent to the other")
-		p.awaitDrained(ctx, "light", 60*time.Second)
+		}).WithContext(ctx).WithTimeout(40*time.Second).Should(Succeed(), "what one queue does not use is not lent to the other")
+		stopLight()
+		p.awaitDrained(ctx, "light", 90*time.Second)
 		connections.expectWithin(int(budgetFor(6)))
 	})
 

@@ -54,13 +54,15 @@ func (b DatabaseBuilder) Migrations(p v1alpha1.MigrationPolicy) DatabaseBuilder 
 type JobQueueBuilder struct{ obj *v1alpha1.JobQueue }
 
 // MakeJobQueue begins a JobQueue with the shortest lease, quick retries and quick scaling, so
-// that a spec waits for seconds where a user's queue may wait for a minute.
+// that a spec waits for seconds where a user's queue may wait for a minute. So it does for a
+// pod that is deleted while it starts: a signal that comes before the new process can handle
+// it is lost on a container's first process, and the pod then stays for its whole grace.
 func MakeJobQueue(name, namespace string) JobQueueBuilder {
 	return JobQueueBuilder{&v1alpha1.JobQueue{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: v1alpha1.JobQueueSpec{
 			DatabaseRef:    v1alpha1.LocalReference{Name: databaseName},
-			TimeoutSeconds: 20,
+			TimeoutSeconds: 12,
 			Lease:          v1alpha1.LeaseSpec{DurationSeconds: 4, HeartbeatSeconds: 1},
 			Retry:          v1alpha1.RetrySpec{MaxAttempts: 5, BackoffSeconds: 1, BackoffMaxSeconds: 2},
 			Scaling: v1alpha1.ScalingSpec{
@@ -68,15 +70,18 @@ func MakeJobQueue(name, namespace string) JobQueueBuilder {
 			},
 			Worker: v1alpha1.WorkerSpec{
 				Slots: 4,
-				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "worker", Image: image, Args: []string{"worker"},
-					Resources: corev1.ResourceRequirements{
-						Requests: corev1.ResourceList{
-							corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
+				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64(15)),
+					Containers: []corev1.Container{{
+						Name: "worker", Image: image, Args: []string{"worker"},
+						Resources: corev1.ResourceRequirements{
+							Requests: corev1.ResourceList{
+								corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
+							},
+							Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 						},
-						Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
-					},
-				}}}},
+					}},
+				}},
 			},
 		},
 	}}

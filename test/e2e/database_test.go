@@ -83,6 +83,13 @@ func (p *place) feed(ctx context.Context, name string, every time.Duration, jobs
 	return stop
 }
 
+// overload feeds more work than the queue's workers can do, so that a state that a spec waits
+// for lasts until it has been seen, however slowly this machine starts pods.
+func (p *place) overload(ctx context.Context, name string, perSecond int, job queue.NewJob) (stop func()) {
+	const every = 500 * time.Millisecond
+	return p.feed(ctx, name, every, times(max(1, perSecond*int(every)/int(time.Second)), job)...)
+}
+
 // awaitDrained waits until no job of the queue is alive and then counts what became of all.
 func (p *place) awaitDrained(ctx context.Context, name string, within time.Duration) invariants.Report {
 	GinkgoHelper()
@@ -127,7 +134,7 @@ func (p *place) heldBy(ctx context.Context, pod string) holding {
 	GinkgoHelper()
 	rows, err := p.pool.Query(ctx, `
 		SELECT w.id, j.id, j.token FROM jobqueue.workers w JOIN jobqueue.jobs j ON j.worker_id = w.id
-		WHERE w.pod = $1 AND j.state = 'running'`, pod)
+		WHERE w.pod = $1 AND j.state = 'running'`, p.namespace+"/"+pod)
 	Expect(err).NotTo(HaveOccurred())
 	var h holding
 	var ref queue.Ref

@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -91,26 +93,23 @@ func (p *place) remove(ctx SpecContext) {
 	}
 	in := client.InNamespace(p.namespace)
 	Expect(kube.DeleteAllOf(ctx, &v1alpha1.JobQueue{}, in)).To(Succeed())
-	// A worker in the middle of a long job would drain for its whole grace period.
-	Expect(kube.DeleteAllOf(ctx, &corev1.Pod{}, in, client.GracePeriodSeconds(0))).To(Succeed())
 	p.awaitNone(ctx, &v1alpha1.JobQueueList{})
+	// Only when nothing makes new pods any more may those be killed that would drain for long.
+	p.awaitNone(ctx, &appsv1.DeploymentList{})
+	p.awaitNone(ctx, &appsv1.ReplicaSetList{})
+	Expect(kube.DeleteAllOf(ctx, &corev1.Pod{}, in, client.GracePeriodSeconds(0))).To(Succeed())
 	Expect(kube.DeleteAllOf(ctx, &v1alpha1.QueueDatabase{}, in)).To(Succeed())
 	p.awaitNone(ctx, &v1alpha1.QueueDatabaseList{})
 	Expect(kube.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}})).To(Succeed())
 }
 
-// awaitNone waits until the operator has let go of the last object of a kind.
+// awaitNone waits until the last object of a kind is gone.
 func (p *place) awaitNone(ctx context.Context, list client.ObjectList) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		g.Expect(kube.List(ctx, list, client.InNamespace(p.namespace))).To(Succeed())
-		switch l := list.(type) {
-		case *v1alpha1.JobQueueList:
-			g.Expect(l.Items).To(BeEmpty())
-		case *v1alpha1.QueueDatabaseList:
-			g.Expect(l.Items).To(BeEmpty())
-		}
-	}).WithContext(ctx).WithTimeout(30*time.Second).Should(Succeed(), "a deleted object does not go: is a finalizer stuck?")
+	Eventually(func() (int, error) {
+		err := kube.List(ctx, list, client.InNamespace(p.namespace))
+		return meta.LenList(list), err
+	}).WithContext(ctx).WithTimeout(40*time.Second).Should(BeZero(), "objects of a %T do not go: is a finalizer stuck?", list)
 }
 
 func (p *place) dropDatabase(ctx SpecContext) {

@@ -43,16 +43,25 @@ func (p *place) pods(ctx context.Context, jobQueue string) ([]corev1.Pod, error)
 func (p *place) awaitPods(ctx context.Context, jobQueue string, n int, within time.Duration) []corev1.Pod {
 	GinkgoHelper()
 	var pods []corev1.Pod
-	Eventually(func(g Gomega) {
+	Eventually(func() ([]string, error) {
 		var err error
 		pods, err = p.pods(ctx, jobQueue)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(pods).To(HaveLen(n))
-		for _, pod := range pods {
-			g.Expect(isReady(pod)).To(BeTrue(), "pod %s is not ready", pod.Name)
-		}
-	}).WithContext(ctx).WithTimeout(within).Should(Succeed(), "JobQueue %s has not got %d ready pods", jobQueue, n)
+		return describe(pods), err
+	}).WithContext(ctx).WithTimeout(within).Should(
+		And(HaveLen(n), HaveEach(HaveSuffix("ready"))), "JobQueue %s has not got %d ready pods", jobQueue, n)
 	return pods
+}
+
+// describe names pods and says which of them are ready, for messages that can be read.
+func describe(pods []corev1.Pod) []string {
+	words := make([]string, len(pods))
+	for i, pod := range pods {
+		words[i] = pod.Name + " starting"
+		if isReady(pod) {
+			words[i] = pod.Name + " ready"
+		}
+	}
+	return words
 }
 
 func isReady(pod corev1.Pod) bool {

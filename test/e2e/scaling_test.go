@@ -69,10 +69,9 @@ var _ = Describe("Scaling on age", func() {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20),
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 4).TargetAge(4))
-		p.enqueue(ctx, "emails", times(60, sleep(700))...)
-
-		p.awaitDesired(ctx, "emails", 4, 30*time.Second)
-		p.awaitPods(ctx, "emails", 4, 20*time.Second)
+		stop := p.overload(ctx, "emails", 6, sleep(2000))
+		p.awaitDesired(ctx, "emails", 4, 40*time.Second)
+		p.awaitPods(ctx, "emails", 4, 30*time.Second)
 		output, err := p.kubectl(ctx, "get", "jobqueue", "emails")
 		Expect(err).NotTo(HaveOccurred(), output)
 		expectTable(output, "NAME", "READY", "PENDING", "RUNNING", "OLDEST", "TARGET", "DESIRED", "UP", "DEAD", "WHY", "AGE")
@@ -80,10 +79,10 @@ var _ = Describe("Scaling on age", func() {
 		Expect(err).NotTo(HaveOccurred(), output)
 		expectTable(output, "NAME", "READY", "REASON", "SCHEMA", "BUDGET", "ALLOCATED", "IN USE", "AGE")
 
-		p.awaitDrained(ctx, "emails", 40*time.Second)
+		stop()
+		p.awaitDrained(ctx, "emails", 90*time.Second)
 		drained := time.Now()
-		p.awaitDesired(ctx, "emails", 0, 20*time.Second)
-		p.awaitPods(ctx, "emails", 0, 20*time.Second)
+		p.awaitPods(ctx, "emails", 0, 40*time.Second)
 		note("empty queue", "no worker was left %.1f s after the last job had ended", time.Since(drained).Seconds())
 		jq, err := p.jobQueue(ctx, "emails")
 		Expect(err).NotTo(HaveOccurred())

@@ -96,7 +96,7 @@ var _ = AfterSuite(func(ctx SpecContext) {
 		var left corev1.NamespaceList
 		g.Expect(kube.List(ctx, &left, client.HasLabels{suiteLabel})).To(Succeed())
 		g.Expect(left.Items).To(BeEmpty())
-	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed(), "namespaces of the suite are left")
+	}).WithContext(ctx).WithTimeout(90*time.Second).Should(Succeed(), "namespaces of the suite are left")
 }, NodeTimeout(2*time.Minute))
 
 // awaitOperator waits until the operator's Deployment is as it should be.
