@@ -26,8 +26,8 @@ func main() {
 		os.Exit(runInit(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	err := newRootCommand().ExecuteContext(ctx)
+	stop()
 	if err == nil {
 		return
 	}
