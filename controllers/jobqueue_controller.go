@@ -101,8 +101,8 @@ func (r *queueReconciler) observe(ctx context.Context, q *v1alpha1.JobQueue) (*o
 		return nil, false, fmt.Errorf("read QueueDatabase: %w", err)
 	}
 	o.database = db
-	known := false
-	o.credentials, known = r.credentials.last(keyOf(db))
+	c, known := r.credentials.last(keyOf(db))
+	o.credentials = c
 	o.state, _ = r.hub.State(keyOf(db))
 	if !known || o.credentials.problem == nil && !o.state.Attempted {
 		o.obstacle = &sampler.Problem{Reason: v1alpha1.ReasonProgressing,

@@ -71,7 +71,7 @@ func (a *applier) setScaled(d *appsv1.Deployment, replicas int32) {
 func ownsReplicas(d *appsv1.Deployment, manager string) bool {
 	for _, entry := range d.ManagedFields {
 		if entry.Manager == manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.FieldsV1 != nil &&
-			strings.Contains(string(entry.FieldsV1.Raw), `"f:replicas"`) {
+			strings.Contains(entry.FieldsV1.GetRawString(), `"f:replicas"`) {
 			return true
 		}
 	}

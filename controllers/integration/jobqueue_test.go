@@ -219,7 +219,7 @@ var _ = Describe("a JobQueue", func() {
 func ownersOfReplicas(d *appsv1.Deployment) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range d.ManagedFields {
-		if m.FieldsV1 != nil && containsReplicas(string(m.FieldsV1.Raw)) && m.Subresource == "" {
+		if m.FieldsV1 != nil && containsReplicas(m.FieldsV1.GetRawString()) && m.Subresource == "" {
 			out[m.Manager] = true
 		}
 	}
