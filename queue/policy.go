@@ -41,18 +41,19 @@ type Policy struct {
 	Owner      string
 }
 
-// DefaultPolicy is the policy of a queue declared without further wishes.
+// DefaultPolicy is the policy of a queue declared without further wishes; the
+// JobQueue API has the same defaults.
 func DefaultPolicy() Policy {
 	return Policy{
 		Lease:           30 * time.Second,
 		Heartbeat:       10 * time.Second,
 		Timeout:         time.Minute,
-		MaxAttempts:     10,
-		BackoffBase:     2 * time.Second,
+		MaxAttempts:     5,
+		BackoffBase:     5 * time.Second,
 		BackoffMax:      time.Hour,
 		BackoffJitter:   20,
-		BatchSize:       100,
-		MaxPayloadBytes: 64 * 1024,
+		BatchSize:       500,
+		MaxPayloadBytes: 256 * 1024,
 		RetainSucceeded: 24 * time.Hour,
 		RetainDead:      14 * 24 * time.Hour,
 	}

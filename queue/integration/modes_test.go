@@ -53,7 +53,7 @@ func everyCall(e *env, db queue.DB) {
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(out).To(HaveLen(3))
-	Expect(out[0].RetryAt.Sub(hb.Now)).To(BeNumerically("~", 2*time.Second, 2*time.Second))
+	Expect(out[0].RetryAt.Sub(hb.Now)).To(BeNumerically("~", queue.DefaultPolicy().BackoffBase, 2*time.Second))
 	Expect(out[1].Dead).To(BeTrue())
 	Expect(c.Snooze(e.ctx, db, worker, refs(runs[5]), 1500*time.Millisecond)).To(HaveLen(1))
 	Expect(c.Discard(e.ctx, db, worker, refs(runs[6]), "it's")).To(HaveLen(1))
