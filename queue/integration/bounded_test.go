@@ -120,6 +120,10 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 			return query[string](e, `SELECT kind FROM jobqueue.claim('q', $1, 1)`, worker)
 		}).Should(Equal("late"))
 
+		By("finding at once a job that is enqueued with a time in the past")
+		e.exec(`SELECT jobqueue.enqueue('q', 'past', p_run_at => now() - interval '1 h')`)
+		Expect(query[string](e, `SELECT kind FROM jobqueue.claim('q', $1, 1)`, worker)).To(Equal("past"))
+
 		By("drained to nothing, with everything still dead")
 		for e.exec(`SELECT jobqueue.claim('q', $1, 2000)`, worker) > 0 {
 		}

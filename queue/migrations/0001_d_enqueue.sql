@@ -12,6 +12,16 @@ BEGIN
     END IF;
 END $$;
 
+-- Lets claims find jobs whose time lies in the past, should they be skipping
+-- what was there (0001_e_marks.sql). Not worth a serialization failure.
+CREATE FUNCTION {{schema}}.place_behind(p_queue text, p_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'serializable' THEN
+        PERFORM {{schema}}.lower_marks(p_queue, p_ids);
+    END IF;
+END $$;
+
 CREATE FUNCTION {{schema}}.enqueue(
     p_queue         text,
     p_kind          text,
@@ -28,9 +38,16 @@ DECLARE
     v_at       timestamptz;
     v_attempts integer;
     v_max      integer;
+    v_busy     boolean;
     v_id       bigint;
 BEGIN
-    SELECT q.max_payload_bytes, q.max_attempts INTO v_max, v_attempts FROM {{schema}}.queues q WHERE q.name = p_queue;
+    -- As wake() and has_ready() do it, in one statement: this is the hot path.
+    SELECT q.max_payload_bytes, q.max_attempts,
+           CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN false
+                WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = q.name) THEN {{schema}}.has_ready(q.name)
+                ELSE EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.queue = q.name AND j.state = 'pending') END
+      INTO v_max, v_attempts, v_busy
+    FROM {{schema}}.queues q WHERE q.name = p_queue;
     IF NOT FOUND THEN
         PERFORM {{schema}}.no_such_queue(p_queue);
     END IF;
@@ -62,12 +79,15 @@ BEGIN
         v_attempts := p_max_attempts;
     END IF;
     v_at := coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
-    IF v_at <= v_now THEN
-        PERFORM {{schema}}.wake(p_queue);
+    IF v_at <= v_now AND NOT v_busy THEN
+        PERFORM pg_notify({{schema_literal}}, p_queue);
     END IF;
     INSERT INTO {{schema}}.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
     VALUES (v_at, v_now, v_attempts, p_priority, CASE WHEN v_at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload)
     RETURNING id INTO v_id;
+    IF p_run_at < v_now THEN
+        PERFORM {{schema}}.place_behind(p_queue, ARRAY[v_id]);
+    END IF;
     RETURN v_id;
 END $$;
 COMMENT ON FUNCTION {{schema}}.enqueue(text, text, jsonb, smallint, double precision, timestamptz, integer) IS
@@ -93,6 +113,7 @@ DECLARE
     v_max      integer;
     v_n        integer := cardinality(p_kinds);
     v_bad      record;
+    v_ids      bigint[];
 BEGIN
     SELECT q.max_payload_bytes, q.max_attempts INTO v_max, v_attempts FROM {{schema}}.queues q WHERE q.name = p_queue;
     IF NOT FOUND THEN
@@ -146,15 +167,21 @@ BEGIN
                   WHERE coalesce(u.delay, 0) = 0 AND (u.run_at IS NULL OR u.run_at <= v_now)) THEN
         PERFORM {{schema}}.wake(p_queue);
     END IF;
-    RETURN QUERY
-    INSERT INTO {{schema}}.jobs AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
-    SELECT n.at, v_now, coalesce(nullif(n.attempts, 0), v_attempts), coalesce(n.priority, 0::smallint),
-           CASE WHEN n.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, n.kind, n.payload
-    FROM (SELECT u.*, CASE WHEN u.run_at IS NOT NULL THEN u.run_at
-                           WHEN u.delay > 0 THEN v_now + make_interval(secs => u.delay) ELSE v_now END AS at
-          FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
-               AS u (kind, payload, priority, delay, run_at, attempts)) n
-    RETURNING j.id;
+    WITH added AS (
+        INSERT INTO {{schema}}.jobs AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+        SELECT n.at, v_now, coalesce(nullif(n.attempts, 0), v_attempts), coalesce(n.priority, 0::smallint),
+               CASE WHEN n.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, n.kind, n.payload
+        FROM (SELECT u.*, CASE WHEN u.run_at IS NOT NULL THEN u.run_at
+                               WHEN u.delay > 0 THEN v_now + make_interval(secs => u.delay) ELSE v_now END AS at
+              FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
+                   AS u (kind, payload, priority, delay, run_at, attempts)) n
+        RETURNING j.id
+    )
+    SELECT array_agg(a.id) INTO v_ids FROM added a;
+    IF p_run_ats IS NOT NULL THEN
+        PERFORM {{schema}}.place_behind(p_queue, v_ids);
+    END IF;
+    RETURN QUERY SELECT unnest(v_ids);
 END $$;
 COMMENT ON FUNCTION {{schema}}.enqueue_many(text, text[], jsonb[], smallint[], double precision[], timestamptz[], integer[]) IS
 'Adds any number of jobs to one queue in the caller''s transaction, all or none, and returns their ids in the order given.

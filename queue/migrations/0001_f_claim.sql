@@ -46,45 +46,51 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    q         {{schema}}.queues;
-    w         {{schema}}.workers;
-    m         {{schema}}.marks;
+    q         record;
     v_marked  boolean;
     v_now     timestamptz := clock_timestamp();
     v_walk    bigint;
     v_ids     bigint[];
 BEGIN
-    SELECT * INTO q FROM {{schema}}.queues s WHERE s.name = p_queue;
+    SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
+           w.queue AS worker_queue, w.heartbeat_at, w.lease_expires_at,
+           coalesce(m.due_from, '-infinity') AS due_from, m.walked_at, m.walk_cost
+      INTO q
+    FROM {{schema}}.queues s
+    LEFT JOIN {{schema}}.workers w ON w.id = p_worker
+    LEFT JOIN LATERAL (SELECT * FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1) m ON true
+    WHERE s.name = p_queue;
     IF NOT FOUND THEN
         PERFORM {{schema}}.no_such_queue(p_queue);
     END IF;
     IF p_worker IS NULL OR p_worker = '00000000-0000-0000-0000-000000000000' THEN
         PERFORM {{schema}}.bad_argument('worker', p_worker::text, 'a random UUID that the worker process made when it started');
     END IF;
-    PERFORM {{schema}}.check_limit(p_limit, 10000);
+    IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 10000 THEN
+        PERFORM {{schema}}.check_limit(p_limit, 10000);
+    END IF;
 
     -- The worker's row is written only when half a heartbeat has passed since
     -- it last was: a write per claim would be the busiest row of the database.
-    SELECT * INTO w FROM {{schema}}.workers s WHERE s.id = p_worker;
-    IF NOT FOUND OR w.queue <> p_queue OR w.heartbeat_at < v_now - q.heartbeat / 2
-       OR w.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 THEN
+    IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.heartbeat_at < v_now - q.heartbeat / 2
+       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 THEN
         PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, q.lease);
     END IF;
     IF q.suspended OR cardinality(p_kinds) = 0 THEN
         RETURN;
     END IF;
 
-    SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
-    v_marked := FOUND AND m.due_from > '-infinity';
-    IF v_marked AND v_now > m.walked_at + least(interval '1 second' + m.walk_cost * interval '10 microseconds', interval '30 seconds')
+    v_marked := q.due_from > '-infinity';
+    IF v_marked AND v_now > q.walked_at + least(interval '1 second' + q.walk_cost * interval '10 microseconds', interval '30 seconds')
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         PERFORM {{schema}}.set_marks(p_queue, true);
+        q.due_from := '-infinity';
     END IF;
 
     v_walk := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled');
     IF EXISTS (SELECT 1 FROM {{schema}}.jobs j
                WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at <= v_now
-                 AND j.available_at >= coalesce(m.due_from, '-infinity')) THEN
+                 AND j.available_at >= q.due_from) THEN
         PERFORM {{schema}}.promote(p_queue, greatest(p_limit, 100));
     END IF;
 

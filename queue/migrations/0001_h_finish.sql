@@ -2,8 +2,10 @@
 -- none of it touches the worker's row, so that a handler may finish its job in
 -- its own long transaction without holding up the worker's heartbeats.
 
-CREATE FUNCTION {{schema}}.finish(p_ids bigint[], p_tokens uuid[], p_worker uuid, p_state text, p_reason text) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION {{schema}}.succeed(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
 DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
@@ -17,24 +19,16 @@ BEGIN
           AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
         RETURNING j.*
     ), kept AS (
-        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
-        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, p_state, g.queue, g.kind,
-               CASE WHEN p_state <> 'succeeded' OR pg_column_size(g.payload) <= 2000 THEN g.payload END, p_reason
+        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload)
+        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, 'succeeded', g.queue, g.kind,
+               CASE WHEN pg_column_size(g.payload) <= 2000 THEN g.payload END
         FROM gone g
     ), counted AS (
-        INSERT INTO {{schema}}.tallies (queue, succeeded, discarded, execution_ms)
-        SELECT g.queue, count(*) FILTER (WHERE p_state = 'succeeded'), count(*) FILTER (WHERE p_state = 'discarded'),
-               sum(greatest(extract(epoch FROM v_now - g.started_at)::double precision * 1000, 0))::bigint
+        INSERT INTO {{schema}}.tallies (queue, succeeded, execution_ms)
+        SELECT g.queue, count(*), sum(greatest(extract(epoch FROM v_now - g.started_at)::double precision * 1000, 0))::bigint
         FROM gone g GROUP BY g.queue
     )
     SELECT g.id FROM gone g;
-END $$;
-
-CREATE FUNCTION {{schema}}.succeed(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-BEGIN
-    RETURN QUERY SELECT f FROM {{schema}}.finish(p_ids, p_tokens, p_worker, 'succeeded', NULL) f;
 END $$;
 COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 'Finishes runs as succeeded and returns the ids accepted; the others were refused because their lease was lost, and their results must be dropped. In the handler''s own transaction, the job is finished if and only if that commits: check the result before committing. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
@@ -42,8 +36,27 @@ COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
 BEGIN
-    RETURN QUERY SELECT f FROM {{schema}}.finish(p_ids, p_tokens, p_worker, 'discarded', left(p_reason, 4000)) f;
+    PERFORM {{schema}}.check_refs(p_ids, p_tokens);
+    RETURN QUERY
+    WITH gone AS (
+        DELETE FROM {{schema}}.jobs j
+        WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
+          AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
+        RETURNING j.*
+    ), kept AS (
+        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
+        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, 'discarded', g.queue, g.kind, g.payload, left(p_reason, 4000)
+        FROM gone g
+    ), counted AS (
+        INSERT INTO {{schema}}.tallies (queue, discarded, execution_ms)
+        SELECT g.queue, count(*), sum(greatest(extract(epoch FROM v_now - g.started_at)::double precision * 1000, 0))::bigint
+        FROM gone g GROUP BY g.queue
+    )
+    SELECT g.id FROM gone g;
 END $$;
 COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text, uuid) IS
 'Finishes runs as discarded: refused by a business rule, neither a success nor a failure. reason is kept, cut to 4000 characters. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
