@@ -15,7 +15,7 @@ import (
 // How often a status is written that differs only in numbers of the sample, and
 // one that differs only in when the sample was taken.
 const (
-	numbersEvery = 15 * time.Second
+	numbersEvery = 5 * time.Second
 	timeEvery    = 5 * time.Minute
 )
 
