@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -96,13 +97,17 @@ func (p *place) record(ctx context.Context) {
 	Expect(invariants.Watch(ctx, p.pool, p.queue.Schema())).To(Succeed())
 }
 
-// awaitPolicy waits until the JobQueue's spec is in force in the database.
+// awaitPolicy waits until the JobQueue's spec is in force in the database, and says so. The
+// status alone may still speak of a schema that has since been dropped.
 func (p *place) awaitPolicy(ctx context.Context, name string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		jq, err := p.jobQueue(ctx, name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(jq.Status.PolicyGeneration).To(Equal(jq.Generation), "conditions: %v", jq.Status.Conditions)
+		policy, err := p.queue.GetPolicy(ctx, p.pool, cmp.Or(jq.Spec.QueueName, name))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(policy.Generation).To(Equal(jq.Generation))
 	}).WithContext(ctx).WithTimeout(20*time.Second).Should(Succeed(), "the policy of JobQueue %s is not in the database", name)
 }
 

@@ -45,7 +45,8 @@ var _ = Describe("The connection budget", func() {
 		}).WithContext(ctx).WithTimeout(10 * time.Second).Should(Succeed())
 
 		stop()
-		p.awaitDrained(ctx, "emails", 90*time.Second)
+		p.cancelWaiting(ctx, "emails")
+		p.awaitDrained(ctx, "emails", 20*time.Second)
 		connections.expectWithin(int(budgetFor(4)))
 	})
 
@@ -102,14 +103,16 @@ var _ = Describe("The connection budget", func() {
 		}).WithContext(ctx).WithTimeout(60*time.Second).Should(Succeed(), "the budget is not shared 1:2")
 
 		stopHeavy()
-		p.awaitDrained(ctx, "heavy", 90*time.Second)
+		p.cancelWaiting(ctx, "heavy")
+		p.awaitDrained(ctx, "heavy", 20*time.Second)
 		Eventually(func(g Gomega) {
 			d, err := p.deployment(ctx, "light")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(d.Status.ReadyReplicas).To(BeNumerically(">", 2))
 		}).WithContext(ctx).WithTimeout(40*time.Second).Should(Succeed(), "what one queue does not use is not lent to the other")
 		stopLight()
-		p.awaitDrained(ctx, "light", 90*time.Second)
+		p.cancelWaiting(ctx, "light")
+		p.awaitDrained(ctx, "light", 20*time.Second)
 		connections.expectWithin(int(budgetFor(6)))
 	})
 

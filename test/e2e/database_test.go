@@ -90,6 +90,18 @@ func (p *place) overload(ctx context.Context, name string, perSecond int, job qu
 	return p.feed(ctx, name, every, times(max(1, perSecond*int(every)/int(time.Second)), job)...)
 }
 
+// cancelWaiting cancels the jobs of a queue that do not run, so that a spec which has seen what
+// it wanted does not wait for a backlog. They are counted like all others.
+func (p *place) cancelWaiting(ctx context.Context, name string) {
+	GinkgoHelper()
+	rows, err := p.pool.Query(ctx, `SELECT id FROM jobqueue.jobs WHERE queue = $1 AND state <> 'running'`, name)
+	Expect(err).NotTo(HaveOccurred())
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	Expect(err).NotTo(HaveOccurred())
+	_, err = p.queue.Cancel(ctx, p.pool, ids, "the spec has seen enough")
+	Expect(err).NotTo(HaveOccurred())
+}
+
 // awaitDrained waits until no job of the queue is alive and then counts what became of all.
 func (p *place) awaitDrained(ctx context.Context, name string, within time.Duration) invariants.Report {
 	GinkgoHelper()

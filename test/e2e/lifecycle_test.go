@@ -52,8 +52,10 @@ var _ = Describe("A life with the operator", func() {
 
 	It("keeps the jobs of a deleted JobQueue for its successor (P5)", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
-		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Between(1, 2))
+		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Between(1, 1))
 		p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		workers, err := p.selector(ctx, "emails")
+		Expect(err).NotTo(HaveOccurred())
 		later := noop()
 		later.Delay = time.Hour
 		p.enqueue(ctx, "emails", append(times(5, sleep(3000)), later)...)
@@ -65,8 +67,8 @@ var _ = Describe("A life with the operator", func() {
 			g.Expect(client.IgnoreNotFound(err)).NotTo(HaveOccurred())
 			g.Expect(err).To(HaveOccurred(), "the JobQueue is still there")
 			var pods corev1.PodList
-			g.Expect(kube.List(ctx, &pods, client.InNamespace(p.namespace))).To(Succeed())
-			g.Expect(pods.Items).To(BeEmpty())
+			g.Expect(kube.List(ctx, &pods, client.InNamespace(p.namespace), workers)).To(Succeed())
+			g.Expect(describe(pods.Items)).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(40*time.Second).Should(Succeed(), "the deleted JobQueue's pods do not go")
 		report := p.count(ctx, "emails")
 		Expect(report.Alive).To(BeNumerically(">=", 1), "jobs went with the JobQueue")

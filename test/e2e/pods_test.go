@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,19 +24,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pods returns a JobQueue's worker pods, by the selector that its status names for /scale,
-// those left out that are going.
-func (p *place) pods(ctx context.Context, jobQueue string) ([]corev1.Pod, error) {
+// selector is how a JobQueue's worker pods are found, as its status says it for /scale.
+func (p *place) selector(ctx context.Context, jobQueue string) (client.MatchingLabelsSelector, error) {
 	jq, err := p.jobQueue(ctx, jobQueue)
+	if err != nil {
+		return client.MatchingLabelsSelector{}, err
+	}
+	selector, err := labels.Parse(jq.Status.Selector)
+	if err == nil && selector.Empty() {
+		err = errors.New("the status has no selector")
+	}
+	return client.MatchingLabelsSelector{Selector: selector}, err
+}
+
+// pods returns a JobQueue's worker pods, those left out that are going.
+func (p *place) pods(ctx context.Context, jobQueue string) ([]corev1.Pod, error) {
+	selector, err := p.selector(ctx, jobQueue)
 	if err != nil {
 		return nil, err
 	}
-	selector, err := labels.Parse(jq.Status.Selector)
-	if err != nil || selector.Empty() {
-		return nil, err
-	}
 	var list corev1.PodList
-	err = kube.List(ctx, &list, client.InNamespace(p.namespace), client.MatchingLabelsSelector{Selector: selector})
+	err = kube.List(ctx, &list, client.InNamespace(p.namespace), selector)
 	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }), err
 }
 
