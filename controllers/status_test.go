@@ -57,11 +57,11 @@ func TestStatusClock(t *testing.T) {
 		{0, otherNumbers, false},
 		{5 * time.Second, newerSample, false},
 		{10 * time.Second, otherState, true},
-		{20 * time.Second, otherNumbers, false},
-		{25 * time.Second, otherNumbers, true},
-		{26 * time.Second, sameStatus, false},
-		{5*time.Minute + 24*time.Second, newerSample, false},
-		{5*time.Minute + 25*time.Second, newerSample, true},
+		{14 * time.Second, otherNumbers, false},
+		{15 * time.Second, otherNumbers, true},
+		{16 * time.Second, sameStatus, false},
+		{5*time.Minute + 14*time.Second, newerSample, false},
+		{5*time.Minute + 15*time.Second, newerSample, true},
 		{30 * time.Minute, sameStatus, false},
 	} {
 		if got := c.due("uid", step.i, start.Add(step.after)); got != step.want {

@@ -143,7 +143,14 @@ func parsePolicy(raw []byte) (Policy, error) {
 }
 
 // seconds converts to a Duration, rounded to microseconds, which is all that
-// PostgreSQL keeps.
+// PostgreSQL keeps. What no Duration can hold becomes the longest one.
 func seconds(s float64) time.Duration {
+	const limit = math.MaxInt64 / 1e9
+	switch {
+	case s >= limit:
+		return math.MaxInt64
+	case s <= -limit:
+		return math.MinInt64
+	}
 	return time.Duration(math.Round(s*1e6)) * time.Microsecond
 }

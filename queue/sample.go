@@ -16,8 +16,9 @@ type Sample struct {
 	// of it is kept for superusers and for roles with pg_use_reserved_connections.
 	MaxConnections, ReservedConnections int
 	// OurConnections are client connections to the server whose
-	// application_name begins with "jobqueue:", the sampling one included when
-	// it is named so; OtherConnections are all the others, of any database.
+	// application_name begins with "jobqueue:" and that are to this database, the
+	// sampling one included when it is named so; OtherConnections are all the
+	// others, of any database.
 	OurConnections, OtherConnections int
 	// InRecovery is true on a standby, where nothing can be claimed.
 	InRecovery bool

@@ -191,6 +191,7 @@ func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
 		case concernsData(err) && len(same) > 1:
 			// One of them may be to blame: let the others through.
 			for _, r := range same {
+				c.turn()
 				if err := c.send(ctx, []*result{r}); err != nil {
 					c.park(r, err)
 				}

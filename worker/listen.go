@@ -30,12 +30,12 @@ func (e *engine) listen(ctx context.Context, established func()) error {
 		return err
 	}
 	// The connection has state (LISTEN) that must not reach another user of the
-	// pool. It counts in the pool until it is taken out and closed.
+	// pool. It counts in the pool until it is closed; the pool drops closed ones.
 	defer func() {
-		conn := acquired.Hijack()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = conn.Close(closing)
+		_ = acquired.Conn().Close(closing)
+		acquired.Release()
 	}()
 	defer e.metrics.listening.Set(0)
 	return e.client.Listen(ctx, acquired.Conn(), func(name string) {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,6 +59,8 @@ func (f *databaseFlags) connect(ctx context.Context, name string) (*pgx.Conn, er
 		return nil, usageError("the connection string in %s or --database-url cannot be read: "+
 			"it should look like postgres://user:password@host:5432/database", worker.EnvDatabaseURL)
 	}
+	// Settings of a worker's pool, which a server does not know and would refuse.
+	maps.DeleteFunc(cfg.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "pool_") })
 	cfg.RuntimeParams["application_name"] = name
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +41,7 @@ func ParseURL(text string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, ErrURL
 	}
+	dropPoolSettings(config)
 	config.RuntimeParams["application_name"] = ApplicationName
 	config.ConnectTimeout = connectTimeout
 	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -51,6 +54,12 @@ func ParseURL(text string) (*pgx.ConnConfig, error) {
 	}
 	config.DialFunc = dialer.DialContext
 	return config, nil
+}
+
+// dropPoolSettings takes out what is meant for a worker's pool, such as
+// pool_max_conns: a server does not know these parameters and refuses them.
+func dropPoolSettings(config *pgx.ConnConfig) {
+	maps.DeleteFunc(config.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "pool_") })
 }
 
 // connect opens a connection within connectTimeout.

@@ -35,11 +35,11 @@ func (e *schemaError) Error() string { return e.message }
 // what differs from one try to the next, such as a local port, so that a lasting
 // problem is one event and one status write.
 func problemOf(err error, config *pgx.ConnConfig) Problem {
-	p := Problem{Reason: reasonOf(err), Message: messageOf(err)}
+	password := ""
 	if config != nil {
-		p.Message = scrub(p.Message, config.Password)
+		password = config.Password
 	}
-	return p
+	return Problem{Reason: reasonOf(err), Message: scrub(messageOf(err), password)}
 }
 
 func reasonOf(err error) string {
@@ -93,7 +93,7 @@ func messageOf(err error) string {
 	case errors.As(err, &op):
 		return "the connection broke: " + bare(op.Err)
 	}
-	return cut(err.Error())
+	return err.Error()
 }
 
 func pgMessage(pg *pgconn.PgError) string {
@@ -101,7 +101,7 @@ func pgMessage(pg *pgconn.PgError) string {
 	if pg.Hint != "" {
 		text += ". " + pg.Hint
 	}
-	return cut(text)
+	return text
 }
 
 func isTimeout(err error) bool {
@@ -118,15 +118,15 @@ func bare(err error) string {
 	return err.Error()
 }
 
-// scrub takes a password out of a text, also as it looks inside a URL.
+// scrub takes a password out of a text, also as it looks inside a URL, and then
+// cuts it: cut first, part of a password could remain at the end.
 func scrub(text, password string) string {
-	if password == "" {
-		return text
+	if password != "" {
+		for _, secret := range []string{password, url.QueryEscape(password), url.PathEscape(password)} {
+			text = strings.ReplaceAll(text, secret, "xxxxx")
+		}
 	}
-	for _, secret := range []string{password, url.QueryEscape(password), url.PathEscape(password)} {
-		text = strings.ReplaceAll(text, secret, "xxxxx")
-	}
-	return text
+	return cut(text)
 }
 
 const maxMessage = 500

@@ -18,6 +18,11 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 	var e *env
 	BeforeEach(func() { e = newEnv(nil) })
 
+	It("measures a payload as workers are sent it, not as it is stored (Q10)", func() {
+		_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "k", Payload: json.RawMessage(`[1e131000, 1e131000, 1e131000]`)})
+		Expect(err).To(MatchError(queue.ErrPayloadTooLarge))
+	})
+
 	It("returns ids in the order given, and nothing for nothing", func() {
 		ids, err := e.c.Enqueue(e.ctx, e.pool, "q")
 		Expect(err).NotTo(HaveOccurred())

@@ -43,6 +43,36 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Expect(runs[0].AvailableAt).To(BeTemporally("==", first.AvailableAt))
 	})
 
+	It("finds a job that marks hide, in a queue that no worker claims from (Q16)", func() {
+		e.enqueue(1)
+		e.exec(`INSERT INTO jobqueue.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+			SELECT 'q', '{0}', ARRAY[now() + interval '1 hour'], '{0}', now(), now() - interval '1 minute', 0`)
+		Expect(e.sample().Pending).To(BeZero(), "the mark hides nothing, so this proves nothing")
+		e.reap(queue.ReapRequest{})
+		Expect(e.sample().Pending).To(BeEquivalentTo(1))
+	})
+
+	It("adds up the tallies of one huge transaction", func() {
+		ids := e.enqueue(10)
+		e.exec(`DO $$ BEGIN FOR i IN 1 .. 20010 LOOP INSERT INTO jobqueue.tallies (queue, claimed) VALUES ('q', 1); END LOOP; END $$`)
+		Expect(e.c.Cancel(e.ctx, e.pool, ids, "")).To(HaveLen(10))
+		for range 3 {
+			e.reap(queue.ReapRequest{})
+		}
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.tallies`)).To(BeZero())
+		sample := e.sample()
+		Expect([]int64{sample.Claimed, sample.Cancelled}).To(Equal([]int64{20010, 10}))
+	})
+
+	It("keeps the lease that was promised when the policy shortens it (Q4)", func() {
+		worker := uuid.New()
+		run := e.one(worker)
+		e.policy(func(p *queue.Policy) { p.Lease, p.Heartbeat = 2*time.Second, time.Second })
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.LeaseExpiresAt.Sub(hb.Now)).To(BeNumerically(">", 20*time.Second))
+	})
+
 	It("promotes what is due, of one queue or of all", func() {
 		Expect(e.c.SetPolicy(e.ctx, e.pool, "other", queue.DefaultPolicy())).To(Succeed())
 		for _, name := range []string{"q", "other"} {

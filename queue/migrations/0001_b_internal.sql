@@ -56,13 +56,10 @@ BEGIN
     END IF;
 END $$;
 
--- A payload's size is that of its text; the binary form is asked first because
--- it is at hand, and is never an eighth of the text for what people store.
-CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb, p_limit integer) RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN pg_column_size(p_payload) < p_limit / 8 THEN pg_column_size(p_payload)
-                ELSE octet_length(p_payload::text) END
-$$;
+-- A payload's size is that of its text, which is what workers are sent. The binary
+-- form does not bound it: 1e131000 is ten bytes there.
+CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT octet_length(p_payload::text) $$;
 
 CREATE FUNCTION {{schema}}.payload_too_large(p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -102,7 +99,9 @@ BEGIN
     INSERT INTO {{schema}}.workers AS w (id, queue, pod, started_at, heartbeat_at, lease_expires_at)
     VALUES (p_worker, p_queue, coalesce(left(p_pod, 253), ''), clock_timestamp(), clock_timestamp(), clock_timestamp() + p_lease)
     ON CONFLICT (id) DO UPDATE
-        SET heartbeat_at = clock_timestamp(), lease_expires_at = clock_timestamp() + p_lease,
+        -- A lease that the policy has shortened ends no sooner than was promised:
+        -- the worker still beats at the former pace.
+        SET heartbeat_at = clock_timestamp(), lease_expires_at = greatest(w.lease_expires_at, clock_timestamp() + p_lease),
             pod = CASE WHEN excluded.pod = '' THEN w.pod ELSE excluded.pod END
     RETURNING w.queue, w.heartbeat_at, w.lease_expires_at INTO v_queue, now, lease_expires_at;
     IF v_queue <> p_queue THEN
@@ -130,6 +129,10 @@ BEGIN
     SELECT CASE WHEN f.floor > pg_snapshot_xmax(pg_current_snapshot()) THEN '0'::xid8 ELSE f.floor END
       INTO v_floor FROM {{schema}}.folded f;
     SELECT t.xid INTO v_cut FROM {{schema}}.tallies t WHERE t.xid >= v_floor ORDER BY t.xid OFFSET 20000 LIMIT 1;
+    -- One transaction may have left more than that: it is taken whole.
+    IF v_cut IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{schema}}.tallies t WHERE t.xid >= v_floor AND t.xid < v_cut) THEN
+        SELECT (SELECT t.xid FROM {{schema}}.tallies t WHERE t.xid > v_cut ORDER BY t.xid LIMIT 1) INTO v_cut;
+    END IF;
     -- All that this statement's snapshot shows is taken, so what remains unseen
     -- belongs to transactions that it shows as running: the new floor.
     WITH gone AS (

@@ -83,7 +83,7 @@ BEGIN
             MESSAGE = format('queue "%s" is owned by "%s"; its policy cannot be set by "%s"', p_queue, q.owner, v_owner),
             HINT = 'Change the JobQueue that owns it, or delete that JobQueue first: the jobs stay.';
     END IF;
-    IF q.owner <> '' AND (p_policy ->> 'generation')::numeric < q.generation THEN
+    IF q.owner <> '' AND jsonb_typeof(p_policy -> 'generation') = 'number' AND (p_policy ->> 'generation')::numeric < q.generation THEN
         RAISE EXCEPTION USING ERRCODE = 'JQ004',
             MESSAGE = format('policy of generation %s for queue "%s" is older than the stored generation %s',
                 p_policy ->> 'generation', p_queue, q.generation);

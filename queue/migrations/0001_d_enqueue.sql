@@ -57,8 +57,8 @@ BEGIN
     IF p_payload IS NULL THEN
         PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
     END IF;
-    IF {{schema}}.payload_size(p_payload, v_max) > v_max THEN
-        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload, v_max), v_max);
+    IF {{schema}}.payload_size(p_payload) > v_max THEN
+        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
     END IF;
     IF p_priority IS NULL THEN
         PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
@@ -139,7 +139,7 @@ BEGIN
     FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
          WITH ORDINALITY AS u (kind, payload, priority, delay, run_at, attempts, n)
     WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.payload IS NULL
-       OR {{schema}}.payload_size(u.payload, v_max) > v_max
+       OR {{schema}}.payload_size(u.payload) > v_max
        OR (u.priority IS NULL AND p_priorities IS NOT NULL)
        OR u.delay NOT BETWEEN 0 AND 3153600000 OR (u.delay <> 0 AND u.run_at IS NOT NULL)
        OR u.run_at IN ('infinity', '-infinity') OR u.attempts NOT BETWEEN 0 AND 1000
@@ -149,8 +149,8 @@ BEGIN
             PERFORM {{schema}}.bad_argument(format('kinds[%s]', v_bad.n), v_bad.kind, '1 to 128 characters');
         ELSIF v_bad.payload IS NULL THEN
             PERFORM {{schema}}.bad_argument(format('payloads[%s]', v_bad.n), NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
-        ELSIF {{schema}}.payload_size(v_bad.payload, v_max) > v_max THEN
-            PERFORM {{schema}}.payload_too_large(p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload, v_max), v_max);
+        ELSIF {{schema}}.payload_size(v_bad.payload) > v_max THEN
+            PERFORM {{schema}}.payload_too_large(p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload), v_max);
         ELSIF v_bad.priority IS NULL AND p_priorities IS NOT NULL THEN
             PERFORM {{schema}}.bad_argument(format('priorities[%s]', v_bad.n), NULL, '-32768 to 32767; lower runs first');
         ELSIF v_bad.delay NOT BETWEEN 0 AND 3153600000 THEN

@@ -131,6 +131,24 @@ BEGIN
     END IF;
 END $$;
 
+-- Walks the queue's whole index again, unless that is not due or somebody else is
+-- at it. Claims do so themselves; the reaper does it for queues that no worker
+-- claims from, whose hidden jobs would otherwise never bring one.
+CREATE FUNCTION {{schema}}.rewalk(p_queue text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    m {{schema}}.marks;
+BEGIN
+    SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
+    IF NOT FOUND OR m.due_from = '-infinity'
+       OR clock_timestamp() <= m.walked_at + least(interval '1 second' + m.walk_cost * interval '10 microseconds', interval '30 seconds')
+       OR NOT pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
+        RETURN false;
+    END IF;
+    PERFORM {{schema}}.set_marks(p_queue, true);
+    RETURN true;
+END $$;
+
 -- Moves marks back before jobs that have just become pending with an old place
 -- in the order.
 CREATE FUNCTION {{schema}}.lower_marks(p_queue text, p_ids bigint[]) RETURNS void

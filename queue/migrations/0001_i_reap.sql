@@ -102,6 +102,7 @@ BEGIN
     FOR r IN
         SELECT q.name, q.retain_finished, q.retain_dead FROM {{schema}}.queues q WHERE p_queue IS NULL OR q.name = p_queue ORDER BY q.name
     LOOP
+        PERFORM {{schema}}.rewalk(r.name);
         IF promoted < p_limit THEN
             v_n := {{schema}}.promote(r.name, (p_limit - promoted)::integer);
             promoted := promoted + v_n;

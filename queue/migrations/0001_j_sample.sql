@@ -90,10 +90,11 @@ BEGIN
         'max_connections', current_setting('max_connections')::integer,
         'reserved_connections', current_setting('superuser_reserved_connections')::integer
             + coalesce(current_setting('reserved_connections', true)::integer, 0),
-        'our_connections', count(*) FILTER (WHERE a.application_name LIKE 'jobqueue:%'),
-        'other_connections', count(*) FILTER (WHERE a.application_name NOT LIKE 'jobqueue:%' OR a.application_name IS NULL))
+        'our_connections', count(*) FILTER (WHERE a.ours), 'other_connections', count(*) FILTER (WHERE NOT a.ours))
       INTO v_result
-    FROM pg_stat_activity a
+    -- Workers of another database have a budget of their own: to this one they are others.
+    FROM (SELECT s.*, coalesce(s.application_name LIKE 'jobqueue:%' AND s.datname = current_database(), false) AS ours
+          FROM pg_stat_activity s) a
     WHERE a.usesysid IS NOT NULL AND a.datid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend';
 
     -- The floor and the tallies must be of one snapshot, or a fold between them
@@ -122,5 +123,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.sample(integer) IS
 'Returns a look at all queues and at the server''s connections as one JSON object, at a cost bounded by cap (1 to 1000000) rows counted per queue and state, and writes nothing, so it works on a standby.
-taken_at, in_recovery, max_connections, reserved_connections, our_connections (application_name jobqueue:…), other_connections, and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
+taken_at, in_recovery, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), other_connections, and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
 Errors: JQ005 bad argument.';
