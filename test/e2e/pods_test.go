@@ -52,12 +52,15 @@ func (p *place) pods(ctx context.Context, jobQueue string) ([]corev1.Pod, error)
 func (p *place) awaitPods(ctx context.Context, jobQueue string, n int, within time.Duration) []corev1.Pod {
 	GinkgoHelper()
 	var pods []corev1.Pod
+	all := And(HaveLen(n), HaveEach(HaveSuffix("ready")))
+	if n == 0 { // HaveEach refuses to speak of nothing
+		all = BeEmpty()
+	}
 	Eventually(func() ([]string, error) {
 		var err error
 		pods, err = p.pods(ctx, jobQueue)
 		return describe(pods), err
-	}).WithContext(ctx).WithTimeout(within).Should(
-		And(HaveLen(n), HaveEach(HaveSuffix("ready"))), "JobQueue %s has not got %d ready pods", jobQueue, n)
+	}).WithContext(ctx).WithTimeout(within).Should(all, "JobQueue %s has not got %d ready pods", jobQueue, n)
 	return pods
 }
 
