@@ -58,7 +58,8 @@ var _ = Describe("The jobqueue commands", func() {
 		_, stderr, code := run(f.url, "enqueue", "nowhere", "--kind", "noop")
 		Expect(code).To(Equal(1))
 		Expect(stderr).To(And(ContainSubstring(`queue "nowhere" does not exist`), ContainSubstring("Hint: ")))
-		_, stderr, code = run(f.url, "enqueue", queueName, "--kind", "noop", "--payload", `"`+strings.Repeat("x", 70_000)+`"`)
+		f.setPolicy(ctx, func(p *queue.Policy) { p.MaxPayloadBytes = 1000 })
+		_, stderr, code = run(f.url, "enqueue", queueName, "--kind", "noop", "--payload", `"`+strings.Repeat("x", 1000)+`"`)
 		Expect(code).To(Equal(1))
 		Expect(stderr).To(ContainSubstring("payload is too large"))
 
