@@ -110,10 +110,15 @@ func (r *databaseReconciler) applyReaper(ctx context.Context, db *v1alpha1.Queue
 	return r.applier.apply(ctx, wanted, found)
 }
 
+// forget drops what is known of a QueueDatabase that is gone. It announces that once
+// only: the announcement has this reconciler look again, too.
 func (r *databaseReconciler) forget(key types.NamespacedName) {
+	_, known := r.credentials.last(key)
 	r.hub.Remove(key)
 	r.credentials.forget(key)
 	r.applier.forget("CronJob", types.NamespacedName{Namespace: key.Namespace, Name: key.Name + reaperSuffix})
 	r.written.forget(key)
-	r.hub.Announce(key)
+	if known {
+		r.hub.Announce(key)
+	}
 }
