@@ -25,8 +25,8 @@ var _ = Describe("The connection budget", func() {
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 10).TargetAge(2))
 		connections := p.watchConnections(ctx)
 		stop := p.overload(ctx, "emails", 6, sleep(2000))
-		p.awaitDesired(ctx, "emails", 4, 40*time.Second)
-		p.awaitPods(ctx, "emails", 4, 30*time.Second)
+		p.awaitDesired(ctx, "emails", 4, podTime)
+		p.awaitPods(ctx, "emails", 4, podTime)
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, v1alpha1.ReasonBudgetExhausted}, 10*time.Second)
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionScalingLimited, metav1.ConditionTrue, ""}, 10*time.Second)
 		p.awaitDatabase(ctx, want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, ""}, 10*time.Second)
@@ -56,7 +56,7 @@ var _ = Describe("The connection budget", func() {
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 10).TargetAge(1))
 		connections := p.watchConnections(ctx)
 		stop := p.overload(ctx, "emails", 4, sleep(2000))
-		old := p.awaitPods(ctx, "emails", 3, 40*time.Second)
+		old := p.awaitPods(ctx, "emails", 3, podTime)
 
 		p.change(ctx, "emails", func(s *v1alpha1.JobQueueSpec) {
 			s.Worker.Template.Annotations = map[string]string{"example.org/release": "2"}
@@ -70,7 +70,7 @@ var _ = Describe("The connection budget", func() {
 				g.Expect(pod.Annotations).To(HaveKeyWithValue("example.org/release", "2"), "pod %s is of the old template", pod.Name)
 				g.Expect(isReady(pod)).To(BeTrue(), "pod %s is not ready", pod.Name)
 			}
-		}).WithContext(ctx).WithTimeout(100*time.Second).Should(Succeed(), "the rollout does not end")
+		}).WithContext(ctx).WithTimeout(3*podTime).Should(Succeed(), "the rollout does not end")
 		note("rollout of 3 pods under load", "%.0f s", time.Since(begun).Seconds())
 		for _, pod := range old {
 			Eventually(findPod).WithContext(ctx).WithArguments(p, pod.Name).WithTimeout(20*time.Second).
@@ -100,7 +100,7 @@ var _ = Describe("The connection budget", func() {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(d.Status.ReadyReplicas).To(Equal(replicas), "replicas of %s", name)
 			}
-		}).WithContext(ctx).WithTimeout(60*time.Second).Should(Succeed(), "the budget is not shared 1:2")
+		}).WithContext(ctx).WithTimeout(2*podTime).Should(Succeed(), "the budget is not shared 1:2")
 
 		stopHeavy()
 		p.cancelWaiting(ctx, "heavy")
@@ -109,7 +109,7 @@ var _ = Describe("The connection budget", func() {
 			d, err := p.deployment(ctx, "light")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(d.Status.ReadyReplicas).To(BeNumerically(">", 2))
-		}).WithContext(ctx).WithTimeout(40*time.Second).Should(Succeed(), "what one queue does not use is not lent to the other")
+		}).WithContext(ctx).WithTimeout(podTime).Should(Succeed(), "what one queue does not use is not lent to the other")
 		stopLight()
 		p.cancelWaiting(ctx, "light")
 		p.awaitDrained(ctx, "light", 20*time.Second)
@@ -120,8 +120,8 @@ var _ = Describe("The connection budget", func() {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(budgetFor(2)), MakeJobQueue("emails", p.namespace).Between(3, 5))
 		connections := p.watchConnections(ctx)
-		p.awaitDatabase(ctx, want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, v1alpha1.ReasonMinimumsExceedBudget}, 20*time.Second)
-		p.awaitPods(ctx, "emails", 2, 20*time.Second)
+		p.awaitDatabase(ctx, want{v1alpha1.ConditionBudgetConstrained, metav1.ConditionTrue, v1alpha1.ReasonMinimumsExceedBudget}, podTime)
+		p.awaitPods(ctx, "emails", 2, podTime)
 		p.enqueue(ctx, "emails", times(20, sleep(200))...)
 		p.awaitDrained(ctx, "emails", 20*time.Second)
 		connections.expectWithin(int(budgetFor(2)))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 )
 
@@ -55,9 +56,23 @@ func postgres(ctx context.Context, args ...string) {
 	tool("localcluster").mustRun(ctx, append([]string{"postgres"}, args...)...)
 }
 
-// note prints a measured value where a reader of the run sees it, and keeps it in the report.
+// note keeps a measured value for the table that ends the run.
 func note(name, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	AddReportEntry(name, text, ReportEntryVisibilityNever)
-	fmt.Printf("    >> %s: %s\n", name, text)
+	fmt.Fprintf(GinkgoWriter, "%s: %s\n", name, text)
 }
+
+// One table at the end, since specs may run side by side.
+var _ = ReportAfterSuite("measured", func(report Report) {
+	fmt.Println("\nMeasured:")
+	for _, spec := range report.SpecReports {
+		for _, entry := range spec.ReportEntries {
+			fmt.Printf("  %s: %s\n", entry.Name, entry.StringRepresentation())
+		}
+	}
+	fmt.Println("\nSpecs by time:")
+	for _, spec := range report.SpecReports.WithLeafNodeType(types.NodeTypeIt).WithState(types.SpecStatePassed) {
+		fmt.Printf("  %5.1f s  %s\n", spec.RunTime.Seconds(), spec.FullText())
+	}
+})

@@ -23,7 +23,7 @@ var _ = Describe("A worker's death", func() {
 	It("by SIGKILL in mid-job is made good by another worker after the lease, and the dead one's word counts no more (Q3, Q4, R3, T2)", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Slots(4).Replicas(2))
-		pods := p.awaitPods(ctx, "emails", 2, 30*time.Second)
+		pods := p.awaitPods(ctx, "emails", 2, podTime)
 		ids := p.enqueue(ctx, "emails", times(8, sleep(5000))...)
 		p.awaitSQL(ctx, 10*time.Second, "the jobs do not run", `SELECT count(*) = 8 FROM jobqueue.jobs WHERE state = 'running'`)
 		held := p.heldBy(ctx, pods[0].Name)
@@ -45,17 +45,18 @@ var _ = Describe("A worker's death", func() {
 		p.expectAttempts(ctx, "emails", held.ids(), 2)
 		p.expectAttempts(ctx, "emails", without(ids, held.ids()), 1)
 		if onLocalCluster {
-			pod := &corev1.Pod{}
-			Expect(kube.Get(ctx, client.ObjectKeyFromObject(&pods[0]), pod)).To(Succeed())
-			Expect(pod.Status.ContainerStatuses[0].LastTerminationState.Terminated).To(HaveValue(HaveField("ExitCode", int32(137))),
-				"the worker was not killed")
+			Eventually(func(g Gomega) {
+				pod := &corev1.Pod{}
+				g.Expect(kube.Get(ctx, client.ObjectKeyFromObject(&pods[0]), pod)).To(Succeed())
+				g.Expect(pod.Status.ContainerStatuses[0].LastTerminationState.Terminated).To(HaveValue(HaveField("ExitCode", int32(137))))
+			}).WithContext(ctx).WithTimeout(podTime).Should(Succeed(), "the kubelet does not say that the worker was killed")
 		}
 	})
 
 	It("with no worker left is made good by the reaper CronJob, under the restricted pod security (R1, R2, D3)", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Replicas(1))
-		pods := p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		pods := p.awaitPods(ctx, "emails", 1, podTime)
 		ids := p.enqueue(ctx, "emails", times(3, sleep(8000))...)
 		p.awaitSQL(ctx, 10*time.Second, "the jobs do not run", `SELECT count(*) = 3 FROM jobqueue.jobs WHERE state = 'running'`)
 		held := p.heldBy(ctx, pods[0].Name)
@@ -86,7 +87,7 @@ var _ = Describe("A worker's death", func() {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Slots(2).Replicas(2))
 		watched := p.watchPods(ctx)
-		pods := p.awaitPods(ctx, "emails", 2, 30*time.Second)
+		pods := p.awaitPods(ctx, "emails", 2, podTime)
 		// Short jobs are claimed ahead of the slots, so that some wait in the worker's memory.
 		p.enqueue(ctx, "emails", times(400, sleep(30))...)
 		p.awaitSQL(ctx, 10*time.Second, "the jobs do not run", `SELECT count(*) > 20 FROM jobqueue.finished`)
@@ -107,7 +108,7 @@ var _ = Describe("A worker's death", func() {
 				s.TimeoutSeconds = 3
 				s.Worker.Template.Spec.TerminationGracePeriodSeconds = new(int64(5))
 			}))
-		pods := p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		pods := p.awaitPods(ctx, "emails", 1, podTime)
 		watched := p.watchPods(ctx)
 		// A pod keeps the grace that it was made with. Where the timeout has been raised since,
 		// which running workers learn from the database, a job may need longer than that.

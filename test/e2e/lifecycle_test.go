@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
@@ -29,8 +33,8 @@ var _ = Describe("A life with the operator", func() {
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20),
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 3).TargetAge(2).Stabilization(300))
 		p.enqueue(ctx, "emails", times(30, sleep(700))...)
-		p.awaitDesired(ctx, "emails", 3, 30*time.Second)
-		p.awaitPods(ctx, "emails", 3, 20*time.Second)
+		p.awaitDesired(ctx, "emails", 3, podTime)
+		p.awaitPods(ctx, "emails", 3, podTime)
 		p.awaitDrained(ctx, "emails", 30*time.Second)
 		before := p.steadyDeployment(ctx, "emails")
 		stop := p.feed(ctx, "emails", 100*time.Millisecond, noop())
@@ -53,7 +57,7 @@ var _ = Describe("A life with the operator", func() {
 	It("keeps the jobs of a deleted JobQueue for its successor (P5)", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Between(1, 1))
-		p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		p.awaitPods(ctx, "emails", 1, podTime)
 		workers, err := p.selector(ctx, "emails")
 		Expect(err).NotTo(HaveOccurred())
 		later := noop()
@@ -86,11 +90,26 @@ var _ = Describe("A life with the operator", func() {
 		Expect(must[int64](ctx, p, `SELECT count(*) FROM jobqueue.finished WHERE attempt <> 1`)).To(BeZero(), "an attempt was spent")
 	})
 
+	It("comes to rest when there is nothing left to do", Serial, SpecTimeout(specTime), func(ctx SpecContext) {
+		p := newPlace(ctx)
+		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace))
+		Expect(kube.Delete(ctx, MakeJobQueue("emails", p.namespace).Obj())).To(Succeed())
+		Expect(kube.Delete(ctx, MakeDatabase(databaseName, p.namespace).Obj())).To(Succeed())
+		p.awaitNone(ctx, &v1alpha1.JobQueueList{})
+		p.awaitNone(ctx, &v1alpha1.QueueDatabaseList{})
+		const span = 2 * time.Second
+		Eventually(func() float64 {
+			before := reconciles(ctx)
+			time.Sleep(span) // a rate needs its span
+			return (reconciles(ctx) - before) / span.Seconds()
+		}).WithContext(ctx).WithTimeout(20*time.Second).Should(BeNumerically("<", 5), "reconciles a second of an operator without objects")
+	})
+
 	// Last, since it takes the operator away.
 	It("survives the chart's upgrade, removal and reinstallation (T4, D1)", Serial, SpecPriority(-10), SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Between(1, 2))
-		p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		p.awaitPods(ctx, "emails", 1, podTime)
 		before := p.steadyDeployment(ctx, "emails")
 		stop := p.feed(ctx, "emails", 100*time.Millisecond, noop())
 		// What the release was installed with is what it is put back to.
@@ -109,7 +128,7 @@ var _ = Describe("A life with the operator", func() {
 
 		helm(ctx, "uninstall", release, "--wait")
 		Expect(p.jobQueue(ctx, "emails")).NotTo(BeNil(), "the JobQueue went with the chart")
-		p.awaitPods(ctx, "emails", 1, 10*time.Second)
+		p.awaitPods(ctx, "emails", 1, podTime)
 		p.expectFlow(ctx) // workers need no operator
 
 		install()
@@ -122,6 +141,24 @@ var _ = Describe("A life with the operator", func() {
 		Expect(after.Generation).To(Equal(before.Generation), "an upgrade of the operator rolled the workers")
 	})
 })
+
+// reconciles is how often the operator's controllers have been called, by their own count.
+func reconciles(ctx context.Context) float64 {
+	GinkgoHelper()
+	pods := operatorPods(ctx)
+	Expect(pods).To(HaveLen(1))
+	metrics := program{path: "kubectl"}.mustRun(ctx, "get", "--raw",
+		fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", operatorNamespace, pods[0].Name))
+	total := 0.0
+	for _, match := range reconcileTotal.FindAllStringSubmatch(metrics, -1) {
+		n, err := strconv.ParseFloat(match[1], 64)
+		Expect(err).NotTo(HaveOccurred())
+		total += n
+	}
+	return total
+}
+
+var reconcileTotal = regexp.MustCompile(`(?m)^controller_runtime_reconcile_total\{.*\} (\S+)$`)
 
 func helm(ctx context.Context, args ...string) string {
 	GinkgoHelper()
@@ -152,19 +189,24 @@ func (p *place) steadyDeployment(ctx context.Context, jobQueue string) *appsv1.D
 	return d
 }
 
-// restartOperator deletes the operator's pods and waits for their successors.
-func restartOperator(ctx context.Context) {
+// operatorPods returns the operator's pods.
+func operatorPods(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
 	selector, err := labels.ValidatedSelectorFromSet(operatorDeployment(ctx, Default).Spec.Selector.MatchLabels)
 	Expect(err).NotTo(HaveOccurred())
-	in := []client.ListOption{client.InNamespace(operatorNamespace), client.MatchingLabelsSelector{Selector: selector}}
 	var pods corev1.PodList
-	Expect(kube.List(ctx, &pods, in...)).To(Succeed())
-	Expect(pods.Items).NotTo(BeEmpty())
-	for i := range pods.Items {
-		Expect(kube.Delete(ctx, &pods.Items[i])).To(Succeed())
+	Expect(kube.List(ctx, &pods, client.InNamespace(operatorNamespace), client.MatchingLabelsSelector{Selector: selector})).To(Succeed())
+	return pods.Items
+}
+
+// restartOperator deletes the operator's pods and waits for their successors.
+func restartOperator(ctx context.Context) {
+	GinkgoHelper()
+	old := operatorPods(ctx)
+	Expect(old).NotTo(BeEmpty())
+	for i := range old {
+		Expect(kube.Delete(ctx, &old[i])).To(Succeed())
 	}
-	old := pods.Items
 	Eventually(func(g Gomega) {
 		for i := range old {
 			err := kube.Get(ctx, client.ObjectKeyFromObject(&old[i]), &corev1.Pod{})

@@ -71,7 +71,7 @@ var _ = Describe("A mistake is named and, once mended, forgotten", func() {
 	It("when the credentials are rotated, without losing a job", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Replicas(1))
-		old := p.awaitPods(ctx, "emails", 1, 30*time.Second)[0]
+		old := p.awaitPods(ctx, "emails", 1, podTime)[0]
 		p.enqueue(ctx, "emails", times(4, sleep(2000))...)
 		// The same role, by another URI: whoever still used the old one would go on unnoticed,
 		// so the pods must be seen to change.
@@ -83,7 +83,7 @@ var _ = Describe("A mistake is named and, once mended, forgotten", func() {
 		Eventually(findPod).WithContext(ctx).WithArguments(p, old.Name).WithTimeout(40*time.Second).
 			Should(BeFalse(), "the pod with the old credentials is left")
 		p.awaitDrained(ctx, "emails", 20*time.Second)
-		p.awaitPods(ctx, "emails", 1, 20*time.Second)
+		p.awaitPods(ctx, "emails", 1, podTime)
 	})
 
 	It("when the schema is to be migrated by hand, and when it is dropped", SpecTimeout(specTime), func(ctx SpecContext) {

@@ -19,8 +19,8 @@ var _ = Describe("The database going away in mid-load", Label(labelLocal), Seria
 			MakeJobQueue("emails", p.namespace).Between(0, 3).TargetAge(1).Stabilization(120))
 		stop := p.feed(ctx, "emails", 100*time.Millisecond, times(2, sleep(300))...)
 		p.enqueue(ctx, "emails", times(150, sleep(300))...)
-		p.awaitDesired(ctx, "emails", 3, 30*time.Second)
-		pods := p.awaitPods(ctx, "emails", 3, 20*time.Second)
+		p.awaitDesired(ctx, "emails", 3, podTime)
+		pods := p.awaitPods(ctx, "emails", 3, podTime)
 
 		// As a crash, with jobs and results under way.
 		DeferCleanup(func(ctx SpecContext) { postgres(ctx, "start") }, NodeTimeout(time.Minute))

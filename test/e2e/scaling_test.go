@@ -37,8 +37,8 @@ spec:
 var columns = regexp.MustCompile(`\s{2,}`)
 
 var _ = Describe("Scaling on age", func() {
-	// Before all others, since it measures.
-	It("brings a worker to an idle minimal JobQueue as soon as a job is there (S3, P1)", SpecPriority(10), SpecTimeout(specTime), func(ctx SpecContext) {
+	// Alone, since it measures.
+	It("brings a worker to an idle minimal JobQueue as soon as a job is there (S3, P1)", Serial, SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.apply(ctx, strings.ReplaceAll(minimal, "IMAGE", image))
 		p.awaitQueue(ctx, "emails", ready, 30*time.Second)
@@ -70,8 +70,8 @@ var _ = Describe("Scaling on age", func() {
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20),
 			MakeJobQueue("emails", p.namespace).Slots(2).Between(0, 4).TargetAge(4))
 		stop := p.overload(ctx, "emails", 6, sleep(2000))
-		p.awaitDesired(ctx, "emails", 4, 40*time.Second)
-		p.awaitPods(ctx, "emails", 4, 30*time.Second)
+		p.awaitDesired(ctx, "emails", 4, podTime)
+		p.awaitPods(ctx, "emails", 4, podTime)
 		output, err := p.kubectl(ctx, "get", "jobqueue", "emails")
 		Expect(err).NotTo(HaveOccurred(), output)
 		expectTable(output, "NAME", "READY", "PENDING", "RUNNING", "OLDEST", "TARGET", "DESIRED", "UP", "DEAD", "WHY", "AGE")
@@ -84,7 +84,7 @@ var _ = Describe("Scaling on age", func() {
 		p.awaitDrained(ctx, "emails", 20*time.Second)
 		drained := time.Now()
 		// The rate of arrivals is measured over a minute, so that the last pod stays for that long.
-		p.awaitPods(ctx, "emails", 0, 90*time.Second)
+		p.awaitPods(ctx, "emails", 0, 2*podTime)
 		note("empty queue", "no worker was left %.1f s after the last job had ended", time.Since(drained).Seconds())
 		jq, err := p.jobQueue(ctx, "emails")
 		Expect(err).NotTo(HaveOccurred())
@@ -95,7 +95,7 @@ var _ = Describe("Scaling on age", func() {
 	It("claims nothing while suspended and goes on when resumed (P4)", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Between(1, 2))
-		p.awaitPods(ctx, "emails", 1, 30*time.Second)
+		p.awaitPods(ctx, "emails", 1, podTime)
 
 		p.change(ctx, "emails", func(s *v1alpha1.JobQueueSpec) { s.Suspend = true })
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionSuspended, metav1.ConditionTrue, ""}, 10*time.Second)
@@ -122,7 +122,7 @@ var _ = Describe("Scaling on age", func() {
 		}
 		scale("2")
 		p.awaitQueue(ctx, "emails", want{v1alpha1.ConditionScalingActive, metav1.ConditionFalse, v1alpha1.ReasonManualReplicas}, 10*time.Second)
-		pods := p.awaitPods(ctx, "emails", 2, 30*time.Second)
+		pods := p.awaitPods(ctx, "emails", 2, podTime)
 		watched := p.watchPods(ctx)
 
 		ids := p.enqueue(ctx, "emails", times(4, sleep(4000))...)

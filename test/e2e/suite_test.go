@@ -34,7 +34,10 @@ const (
 	labelLocal = "local"
 
 	// specTime bounds a spec. What it waits for has a tighter bound of its own.
-	specTime = 3 * time.Minute
+	specTime = 5 * time.Minute
+	// podTime bounds the making and ending of some pods. It is long, since specs run side by
+	// side on machines of two cores; what is promised in seconds is asserted apart.
+	podTime = 60 * time.Second
 )
 
 // What the suite was started with.
@@ -91,7 +94,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 // All specs' namespaces are gone before the suite is, so that a cluster that is kept
 // can be used again at once.
-var _ = AfterSuite(func(ctx SpecContext) {
+var _ = SynchronizedAfterSuite(func() {}, func(ctx SpecContext) {
 	Eventually(func(g Gomega) {
 		var left corev1.NamespaceList
 		g.Expect(kube.List(ctx, &left, client.HasLabels{suiteLabel})).To(Succeed())
