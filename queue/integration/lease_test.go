@@ -144,6 +144,16 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(hb.Lost).To(BeEmpty())
 	})
 
+	It("names the worker's pod from its first claim on, also where a heartbeat came first", func() {
+		_, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
+		Expect(err).NotTo(HaveOccurred())
+		e.enqueue(1)
+		e.one(worker)
+		var pod string
+		Expect(e.pool.QueryRow(e.ctx, `SELECT pod FROM jobqueue.workers WHERE id = $1`, worker.String()).Scan(&pod)).To(Succeed())
+		Expect(pod).To(Equal("pod-0"))
+	})
+
 	It("brings a changed policy to running workers (W10)", func() {
 		e.claim(worker, 1)
 		e.policy(func(p *queue.Policy) { p.BatchSize = 7; p.Generation = 3; p.Timeout = 1500 * time.Millisecond })

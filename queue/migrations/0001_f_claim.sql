@@ -53,7 +53,7 @@ DECLARE
     v_ids     bigint[];
 BEGIN
     SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
-           w.queue AS worker_queue, w.heartbeat_at, w.lease_expires_at,
+           w.queue AS worker_queue, w.pod AS worker_pod, w.heartbeat_at, w.lease_expires_at,
            coalesce(m.due_from, '-infinity') AS due_from, m.walked_at, m.walk_cost
       INTO q
     FROM {{schema}}.queues s
@@ -72,8 +72,9 @@ BEGIN
 
     -- The worker's row is written only when half a heartbeat has passed since
     -- it last was: a write per claim would be the busiest row of the database.
+    -- A row that a heartbeat made does not name the pod yet.
     IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.heartbeat_at < v_now - q.heartbeat / 2
-       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 THEN
+       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 OR (q.worker_pod = '' AND p_pod <> '') THEN
         PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, q.lease);
     END IF;
     IF q.suspended OR cardinality(p_kinds) = 0 THEN
