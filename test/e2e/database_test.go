@@ -142,19 +142,31 @@ type holding struct {
 }
 
 // heldBy returns the runs that the worker of a pod holds at this moment.
-func (p *place) heldBy(ctx context.Context, pod string) holding {
-	GinkgoHelper()
+func (p *place) heldBy(ctx context.Context, pod string) (holding, error) {
+	var h holding
 	rows, err := p.pool.Query(ctx, `
 		SELECT w.id, j.id, j.token FROM jobqueue.workers w JOIN jobqueue.jobs j ON j.worker_id = w.id
 		WHERE w.pod = $1 AND j.state = 'running'`, p.namespace+"/"+pod)
-	Expect(err).NotTo(HaveOccurred())
-	var h holding
+	if err != nil {
+		return h, err
+	}
 	var ref queue.Ref
 	_, err = pgx.ForEachRow(rows, []any{&h.worker, &ref.ID, &ref.Token}, func() error {
 		h.refs = append(h.refs, ref)
 		return nil
 	})
-	Expect(err).NotTo(HaveOccurred())
+	return h, err
+}
+
+// awaitHeld waits until the worker of a pod holds so many runs, and returns them.
+func (p *place) awaitHeld(ctx context.Context, pod string, n int) holding {
+	GinkgoHelper()
+	var h holding
+	Eventually(func() (int, error) {
+		var err error
+		h, err = p.heldBy(ctx, pod)
+		return len(h.refs), err
+	}).WithContext(ctx).WithTimeout(10*time.Second).WithPolling(50*time.Millisecond).Should(Equal(n), "runs of pod %s", pod)
 	return h
 }
 

@@ -26,8 +26,7 @@ var _ = Describe("A worker's death", func() {
 		pods := p.awaitPods(ctx, "emails", 2, podTime)
 		ids := p.enqueue(ctx, "emails", times(8, sleep(5000))...)
 		p.awaitSQL(ctx, 10*time.Second, "the jobs do not run", `SELECT count(*) = 8 FROM jobqueue.jobs WHERE state = 'running'`)
-		held := p.heldBy(ctx, pods[0].Name)
-		Expect(held.refs).To(HaveLen(4))
+		held := p.awaitHeld(ctx, pods[0].Name, 4)
 
 		how := p.sigkill(ctx, pods[0])
 		killed := time.Now()
@@ -59,7 +58,7 @@ var _ = Describe("A worker's death", func() {
 		pods := p.awaitPods(ctx, "emails", 1, podTime)
 		ids := p.enqueue(ctx, "emails", times(3, sleep(8000))...)
 		p.awaitSQL(ctx, 10*time.Second, "the jobs do not run", `SELECT count(*) = 3 FROM jobqueue.jobs WHERE state = 'running'`)
-		held := p.heldBy(ctx, pods[0].Name)
+		held := p.awaitHeld(ctx, pods[0].Name, 3)
 
 		// The pod is on its way out and is killed while it drains, so that no other takes its place.
 		p.change(ctx, "emails", func(s *v1alpha1.JobQueueSpec) { s.Replicas = new(int32(0)) })
@@ -117,8 +116,7 @@ var _ = Describe("A worker's death", func() {
 		policy.Timeout = time.Minute
 		Expect(p.queue.SetPolicy(ctx, p.pool, "emails", policy)).To(Succeed())
 		ids := p.enqueue(ctx, "emails", sleep(50_000))
-		Eventually(func() []queue.Ref { return p.heldBy(ctx, pods[0].Name).refs }).WithContext(ctx).
-			WithTimeout(10*time.Second).Should(HaveLen(1), "the job does not run")
+		p.awaitHeld(ctx, pods[0].Name, 1)
 		Expect(kube.Delete(ctx, &pods[0])).To(Succeed())
 		watched.expectExit(ctx, pods[0].Name, 0, 25*time.Second)
 

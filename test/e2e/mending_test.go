@@ -68,6 +68,24 @@ var _ = Describe("A mistake is named and, once mended, forgotten", func() {
 		})
 	})
 
+	It("when a JobQueue is deleted while its database cannot be reached: it goes, and its successor takes the jobs", SpecTimeout(specTime), func(ctx SpecContext) {
+		p := newPlace(ctx)
+		q := MakeJobQueue("emails", p.namespace)
+		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), q)
+		later := noop()
+		later.Delay = 2 * time.Second
+		p.putSecret(ctx, secretName, p.altered(func(u *url.URL) { u.Host = u.Hostname() + ":9" }))
+		p.awaitDatabase(ctx, notReady(v1alpha1.ReasonConnectionFailed), 30*time.Second)
+		p.enqueue(ctx, "emails", later)
+
+		Expect(kube.Delete(ctx, q.Obj())).To(Succeed())
+		// The operator waits a while for the database, but not for ever.
+		p.awaitNone(ctx, &v1alpha1.JobQueueList{})
+		p.putSecret(ctx, secretName, p.url)
+		p.create(ctx, MakeJobQueue("emails", p.namespace).Obj())
+		p.awaitDrained(ctx, "emails", podTime)
+	})
+
 	It("when the credentials are rotated, without losing a job", SpecTimeout(specTime), func(ctx SpecContext) {
 		p := newPlace(ctx)
 		p.setUp(ctx, MakeDatabase(databaseName, p.namespace).Budget(20), MakeJobQueue("emails", p.namespace).Replicas(1))

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/jobqueue-dev/jobqueue-operator/controllers"
 )
 
 // selector is how a JobQueue's worker pods are found, as its status says it for /scale.
@@ -137,10 +139,10 @@ type podWatch struct {
 	gone map[string]bool
 }
 
-// watchPods watches the pods of the place from now until the spec ends.
+// watchPods watches the workers of the place, not its reaper, from now until the spec ends.
 func (p *place) watchPods(ctx context.Context) *podWatch {
 	GinkgoHelper()
-	events, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(p.namespace))
+	events, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(p.namespace), client.HasLabels{controllers.LabelQueue})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(events.Stop)
 	w := &podWatch{seen: map[string]time.Time{}, ends: map[string]corev1.ContainerStateTerminated{}, gone: map[string]bool{}}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/format"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -76,6 +77,14 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(150 * time.Millisecond)
 	EnforceDefaultTimeoutsWhenUsingContexts()
+	// An error's words are enough, and its insides may hold the server's password.
+	format.RegisterCustomFormatter(func(value any) (string, bool) {
+		err, ok := value.(error)
+		if !ok {
+			return "", false
+		}
+		return err.Error(), true
+	})
 
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
