@@ -26,6 +26,8 @@ const (
 	maxWrite = 1000
 	// writeTimeout bounds one statement; its results stay and are tried again.
 	writeTimeout = 10 * time.Second
+	// maxLocked is how many locked rows in a row of single writes are waited for.
+	maxLocked = 3
 	// parkFirst and parkMax bound the time between two tries of a result that the
 	// database rejects by itself, as one of a batch that it accepts.
 	parkFirst, parkMax = time.Second, 30 * time.Second
@@ -189,13 +191,7 @@ func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
 		case err == nil:
 			c.backoff.reset()
 		case concernsData(err) && len(same) > 1:
-			// One of them may be to blame: let the others through.
-			for _, r := range same {
-				c.turn()
-				if err := c.send(ctx, []*result{r}); err != nil {
-					c.park(r, err)
-				}
-			}
+			paused = c.writeEach(ctx, same)
 		case concernsData(err):
 			c.park(same[0], err)
 		default:
@@ -206,6 +202,33 @@ func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
 		}
 	}
 	return paused
+}
+
+// writeEach writes results one by one, because one of them may be to blame for an
+// error: the others get through. It is true when the database could not be used,
+// or too much of it is locked; what is left then is put back.
+func (c *completer) writeEach(ctx context.Context, same []*result) (paused bool) {
+	locked := 0
+	for i, r := range same {
+		c.turn()
+		err := c.send(ctx, []*result{r})
+		switch {
+		case err == nil:
+			continue
+		case !concernsData(err):
+			c.putBack(same[i:])
+			return true
+		}
+		c.park(r, err)
+		if isLocked(err) {
+			// Each of these was waited for; the other results should not be.
+			if locked++; locked >= maxLocked {
+				c.putBack(same[i+1:])
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *completer) putBack(results []*result) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
@@ -186,6 +187,67 @@ func TestCompleterLetsOthersPastAResultTheDatabaseRejects(t *testing.T) {
 	defer f.mu.Unlock()
 	if f.done[1] == "" || f.done[3] == "" || f.done[2] != "" {
 		t.Errorf("written: %v, want 1 and 3", f.done)
+	}
+}
+
+func TestCompleterPausesWhenTheDatabaseGoesWhileItWritesOneByOne(t *testing.T) {
+	rejected := &pgconn.PgError{Code: "55P03", Severity: "ERROR", SeverityUnlocalized: "ERROR"}
+	calls := 0
+	f := &fakeSettler{}
+	f.fail = func(ids []int64) error {
+		calls++
+		switch {
+		case len(ids) == 5: // together: rejected, so each is tried alone
+			return rejected
+		case calls == 3: // the second of them meets an outage
+			return errors.New("connection reset")
+		case ids[0] == 2: // and stays locked for longer
+			return rejected
+		}
+		return nil
+	}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2, 3, 4, 5)...)
+	deadline := time.Now().Add(10 * time.Second)
+	for c.unwritten() != 1 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.done) != 4 || f.done[2] != "" {
+		t.Errorf("written: %v, want all but 2", f.done)
+	}
+	want := [][]int64{{1, 2, 3, 4, 5}, {1}, {2}, {2, 3, 4, 5}}
+	if diff := cmp.Diff(want, f.batches[:len(want)]); diff != "" {
+		t.Errorf("the first writes (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompleterWaitsForFewLockedRows(t *testing.T) {
+	locked := map[int64]bool{1: true, 2: true, 3: true, 4: true}
+	f := &fakeSettler{}
+	f.fail = func(ids []int64) error {
+		for _, id := range ids {
+			if locked[id] {
+				return &pgconn.PgError{Code: "55P03", Severity: "ERROR", SeverityUnlocalized: "ERROR"}
+			}
+		}
+		return nil
+	}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2, 3, 4, 5, 6)...)
+	deadline := time.Now().Add(10 * time.Second)
+	for c.unwritten() != 4 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done[5] == "" || f.done[6] == "" || len(f.done) != 2 {
+		t.Errorf("written: %v, want 5 and 6", f.done)
+	}
+	want := [][]int64{{1, 2, 3, 4, 5, 6}, {1}, {2}, {3}, {4, 5, 6}}
+	if diff := cmp.Diff(want, f.batches[:len(want)]); diff != "" {
+		t.Errorf("the first writes (-want +got):\n%s", diff)
 	}
 }
 

@@ -31,9 +31,19 @@ func concernsData(err error) bool {
 	if !errors.As(err, &server) || len(server.Code) != 5 {
 		return false
 	}
+	if isLocked(err) {
+		return true
+	}
 	switch server.Code[:2] {
 	case "21", "22", "23", "P0", "JQ":
 		return true
 	}
 	return false
+}
+
+// isLocked is true when another session held a lock on a row for longer than the
+// finishing functions wait, as an open transaction that has cancelled a job does.
+func isLocked(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == "55P03"
 }

@@ -22,6 +22,7 @@ func TestDatabaseErrors(t *testing.T) {
 		"statement failed":        {err: server("ERROR", "40001")},
 		"bad data":                {err: server("ERROR", "22021"), wantData: true},
 		"refused by the protocol": {err: server("ERROR", "JQ005"), wantData: true},
+		"row locked":              {err: server("ERROR", "55P03"), wantData: true},
 		"session ended":           {err: server("FATAL", "57P01"), wantCommitted: true},
 		"connection broken":       {err: fmt.Errorf("read: %w", io.ErrUnexpectedEOF), wantCommitted: true},
 		"timed out":               {err: context.DeadlineExceeded, wantCommitted: true},

@@ -71,6 +71,28 @@ var _ = Describe("A lease", func() {
 		Expect(w.metric("completions_total", "succeeded")()).To(BeZero())
 	})
 
+	It("whose row somebody has locked holds up its own result only, which is written once the lock is gone (W4)", func(ctx context.Context) {
+		f := setUp(ctx)
+		ids := f.enqueue(ctx, "k", struct{}{}, 50)
+		goOn := make(chan struct{})
+		w := f.start(ctx, worker.Config{Slots: 50}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error {
+				<-goOn
+				return nil
+			})
+		})
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(50))
+		tx, err := f.db.Begin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = tx.Rollback(ctx) }()
+		Expect(f.client.Cancel(ctx, tx, ids[:1], "thinking about it")).To(HaveLen(1))
+		close(goOn)
+		Eventually(f.number(ctx, succeededJobs)).WithTimeout(20 * time.Second).Should(Equal(49))
+		Expect(tx.Rollback(ctx)).To(Succeed())
+		Eventually(f.number(ctx, succeededJobs)).WithTimeout(20 * time.Second).Should(Equal(50))
+		Expect(w.metric("stale_results_total", "")()).To(BeZero())
+	})
+
 	It("of a dead worker is rescued by a live one within a few seconds (R3)", func(ctx context.Context) {
 		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = 2*time.Second, 500*time.Millisecond })
 		f.enqueue(ctx, "k", struct{}{}, 20)
