@@ -27,7 +27,7 @@ help: ## Show this list.
 ##@ The two commands
 
 .PHONY: demo
-demo: image build ## Run the main job end to end on a real cluster: 5,000 jobs, one worker killed, counted in SQL.
+demo: image $(BIN)/localcluster ## Run the main job end to end on a real cluster: 5,000 jobs, one worker killed, counted in SQL.
 	@hack/demo.sh
 
 .PHONY: demo-down
