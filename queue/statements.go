@@ -27,7 +27,7 @@ func newStatements(schema string) statements {
 			"$5::double precision[], $6::text[]::timestamptz[], $7::integer[]"),
 		claim: call("id, token, kind, payload, priority, attempt, max_attempts, created_at, available_at, "+
 			"started_at, deadline, timeout_ms, lease_ms", "claim",
-			"$1::text, $2::uuid, $3::integer, $4::text[], $5::text"),
+			"$1::text, $2::uuid, $3::integer, $4::text[], $5::text, $6::text[]"),
 		heartbeat:    call("lost, lease_expires_at, now, policy", "heartbeat", "$1::uuid, $2::text, $3::bigint[], $4::text[]::uuid[]"),
 		release:      call("id", "release", refs+", $3::uuid"),
 		unregister:   call("1", "unregister", "$1::uuid"),

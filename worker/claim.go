@@ -106,7 +106,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 	defer cancel()
 	sent := time.Now()
 	runs, err := e.client.Claim(call, e.pool, queue.ClaimRequest{
-		Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds,
+		Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds, Alone: e.alone(),
 	})
 	took := time.Since(sent)
 	e.metrics.claimed(limit, len(runs), took, err)

@@ -50,6 +50,7 @@ func (j *Job[T]) IdempotencyKey() string { return fmt.Sprintf("%s/%d", j.Queue, 
 // if it was rolled back or its commit failed. So a commit whose answer was lost
 // counts as what it was. tx must be over when the handler returns.
 func (j *Job[T]) Succeed(ctx context.Context, tx pgx.Tx) error {
+	j.held.handler.sharing.finishedInTx()
 	ids, err := j.client.Succeed(ctx, tx, uuid.Nil, []queue.Ref{j.held.Ref})
 	if err != nil {
 		return fmt.Errorf("worker: finish job %d in its own transaction: %w", j.ID, err)

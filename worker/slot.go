@@ -92,6 +92,7 @@ func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.Va
 // finished decides what a handler's return means and passes it to the completer.
 func (e *engine) finished(ctx context.Context, h *held, took time.Duration, err error) {
 	e.pace.ran(took)
+	h.handler.sharing.returned()
 	h.handler.execution.Observe(took.Seconds())
 	timedOut := errors.Is(context.Cause(ctx), ErrTimeout)
 	if timedOut {

@@ -37,6 +37,7 @@ type registration struct {
 	run       handler
 	execution prometheus.Observer
 	queueWait prometheus.Observer
+	sharing   sharing
 }
 
 // Option changes what [New] makes.

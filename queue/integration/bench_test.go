@@ -81,7 +81,7 @@ func drain(b *testing.B, server *pgtest.Server, workers int, held bool) {
 		wg.Go(func() {
 			worker := uuid.New()
 			for {
-				runs, err := c.Claim(ctx, pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 500})
+				runs, err := c.Claim(ctx, pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 500, Alone: []string{}})
 				if err != nil {
 					b.Error(err)
 					return

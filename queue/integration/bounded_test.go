@@ -36,8 +36,14 @@ func typical(n int, measure func() int) int {
 	return all[n/2]
 }
 
-const insertJobs = `INSERT INTO jobqueue.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+const insertJobs = `INSERT INTO jobqueue.waiting (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
 	SELECT clock_timestamp() + $4::interval, clock_timestamp(), 10, $2::smallint, $3, 'q', 'k', '1' FROM generate_series(1, $1::int)`
+
+// insertFinished makes batches of one finished job each.
+const insertFinished = `INSERT INTO jobqueue.batches (started_at, deadline, finished_at, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+	SELECT now(), now(), now(), gen_random_uuid(), -i, -i, jobqueue.new_batch_key(), B'0', B'1', 'q', ARRAY[-i],
+		ARRAY[ROW(-i, now(), now(), NULL, 0, 5, 0, 'pending', 'q', 'k', '1', NULL, NULL)::jobqueue.waiting]
+	FROM generate_series(1, $1::bigint) i`
 
 var _ = Describe("bounded costs (Q15, Q16)", func() {
 	var (
@@ -62,8 +68,7 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 		claim("50")()
 		clean := typical(5, claim("50"))
 		e.exec(insertJobs, 100_000, -10, "scheduled", "1 day")
-		e.exec(`INSERT INTO jobqueue.finished (id, created_at, finished_at, attempt, priority, state, queue, kind)
-			SELECT -i, now(), now(), 1, 0, 'succeeded', 'q', 'k' FROM generate_series(1, 100000) i`)
+		e.exec(insertFinished, 100_000)
 		claim("50")()
 		loaded := typical(5, claim("50"))
 		GinkgoWriter.Printf("claim of 50: %d buffers clean, %d loaded\n", clean, loaded)
@@ -74,15 +79,15 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 	})
 
 	It("keeps its plans when they were made on empty, analyzed tables", func() {
-		e.run(`VACUUM ANALYZE jobqueue.jobs`)
-		e.run(`VACUUM ANALYZE jobqueue.finished`)
+		e.run(`VACUUM ANALYZE jobqueue.waiting`)
+		e.run(`VACUUM ANALYZE jobqueue.batches`)
 		use := func() int {
 			return buffers(e, `WITH c AS MATERIALIZED (SELECT array_agg(id) ids, array_agg(token) tokens FROM jobqueue.claim('q', '`+worker+`', 10))
 				SELECT (SELECT count(*) FROM jobqueue.heartbeat('`+worker+`', 'q', ids, tokens)), (SELECT count(*) FROM jobqueue.succeed(ids, tokens)) FROM c`)
 		}
 		e.exec(insertJobs, 20, 0, "pending", "0")
 		use()
-		e.run(`VACUUM ANALYZE jobqueue.jobs`)
+		e.run(`VACUUM ANALYZE jobqueue.waiting`)
 		clean := use()
 		e.exec(insertJobs, 50_000, 5, "pending", "0")
 		e.exec(insertJobs, 30, 0, "pending", "0")
@@ -114,7 +119,7 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 		Expect(query[int](e, `SELECT count(*) FROM jobqueue.marks`)).To(BeNumerically(">", 0))
 
 		By("finding a job that appears behind the marks, when the whole is walked again")
-		e.exec(`INSERT INTO jobqueue.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+		e.exec(`INSERT INTO jobqueue.waiting (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
 			VALUES (clock_timestamp() - interval '1 h', clock_timestamp(), 10, 0, 'pending', 'q', 'late', '1')`)
 		Eventually(func() string {
 			return query[string](e, `SELECT kind FROM jobqueue.claim('q', $1, 1)`, worker)
@@ -137,7 +142,7 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 
 		By("forgetting the marks once the snapshot is gone and the dead are swept")
 		Expect(old.Rollback(e.ctx)).To(Succeed())
-		e.run(`VACUUM jobqueue.jobs`)
+		e.run(`VACUUM jobqueue.waiting`)
 		Eventually(func() bool {
 			claim("1")()
 			return query[bool](e, `SELECT due_from = '-infinity' FROM jobqueue.marks WHERE queue = 'q' ORDER BY seq DESC LIMIT 1`)

@@ -207,7 +207,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 
 	It("takes a run back at its hard deadline, whatever its worker says (W6)", func() {
 		run := e.one(worker)
-		e.exec(`UPDATE jobqueue.jobs SET deadline = clock_timestamp() - interval '1 s'`)
+		e.exec(`UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 s'`)
 		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(hb.Lost).To(BeEmpty())
@@ -326,7 +326,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 			Expect(int64(done)+back).To(BeEquivalentTo(20), "each is finished or returned, and only one of them")
 			Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'running'`)).To(Equal(0))
 			Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0))
-			e.exec(`DELETE FROM jobqueue.jobs`)
+			e.run(`DELETE FROM jobqueue.waiting; DELETE FROM jobqueue.batches`)
 		}
 	})
 

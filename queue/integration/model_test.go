@@ -107,12 +107,17 @@ func (m *model) claim() {
 	for _, j := range ready {
 		want = append(want, j.id)
 	}
-	runs, err := m.e.c.Claim(m.e.ctx, m.e.pool, queue.ClaimRequest{Queue: "q", Worker: m.workers[w], Limit: limit, Kinds: kinds})
+	// Alone, or sharing rows all or some of them: nothing of what follows differs.
+	alone := [][]string{nil, {}, {"a"}}[m.rng.IntN(3)]
+	runs, err := m.e.c.Claim(m.e.ctx, m.e.pool, queue.ClaimRequest{Queue: "q", Worker: m.workers[w], Limit: limit, Kinds: kinds, Alone: alone})
 	Expect(err).NotTo(HaveOccurred())
 	if len(want) == 0 {
 		Expect(runs).To(BeEmpty())
 		return
 	}
+	slices.SortFunc(runs, func(a, b queue.Run) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.AvailableAt.Compare(b.AvailableAt), cmp.Compare(a.ID, b.ID))
+	})
 	Expect(runIDs(runs)).To(Equal(want))
 	for i, j := range ready {
 		j.state, j.worker, j.ref = queue.StateRunning, w, runs[i].Ref
@@ -276,7 +281,7 @@ func (m *model) expire() {
 
 // later puts scheduled jobs out of reach, and tick makes them due.
 func (m *model) later() {
-	m.e.exec(`UPDATE jobqueue.jobs SET available_at = available_at + interval '1 h' WHERE state = 'scheduled' AND available_at > clock_timestamp()`)
+	m.e.exec(`UPDATE jobqueue.waiting SET available_at = available_at + interval '1 h' WHERE state = 'scheduled' AND available_at > clock_timestamp()`)
 }
 
 func (m *model) tick() {

@@ -44,9 +44,9 @@ var _ = Describe("the sample (S1, S6)", func() {
 		Expect(s.Claimed).To(BeEquivalentTo(2))
 		Expect(s.OldestAge).To(And(BeNumerically(">", 0), BeNumerically("<", time.Minute)))
 
-		e.exec(`UPDATE jobqueue.jobs SET available_at = clock_timestamp() - interval '1 h' WHERE id = (SELECT max(id) FROM jobqueue.jobs WHERE state = 'pending')`)
+		e.exec(`UPDATE jobqueue.waiting SET available_at = clock_timestamp() - interval '1 h' WHERE id = (SELECT max(id) FROM jobqueue.waiting WHERE state = 'pending')`)
 		Expect(e.sample().OldestAge).To(BeNumerically("~", time.Hour, time.Minute))
-		e.exec(`UPDATE jobqueue.jobs SET available_at = clock_timestamp() - interval '2 h' WHERE id = (SELECT max(id) FROM jobqueue.jobs WHERE state = 'scheduled')`)
+		e.exec(`UPDATE jobqueue.waiting SET available_at = clock_timestamp() - interval '2 h' WHERE id = (SELECT max(id) FROM jobqueue.waiting WHERE state = 'scheduled')`)
 		s = e.sample()
 		Expect(s.OldestAge).To(BeNumerically("~", 2*time.Hour, time.Minute), "a due job that nobody has promoted")
 		Expect(s.Pending).To(BeEquivalentTo(4))

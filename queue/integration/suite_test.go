@@ -70,7 +70,8 @@ func newEnv(edit func(*pgxpool.Config)) *env {
 		e.pool = e.connect(edit)
 	}
 	// DELETE: what a spec leaves is little, and TRUNCATE is slow on many tables.
-	e.run(`DELETE FROM jobqueue.jobs; DELETE FROM jobqueue.finished; DELETE FROM jobqueue.dead; DELETE FROM jobqueue.workers;
+	e.run(`DELETE FROM jobqueue.waiting; DELETE FROM jobqueue.batches; DELETE FROM jobqueue.batch_ends;
+		DELETE FROM jobqueue.ended; DELETE FROM jobqueue.dead; DELETE FROM jobqueue.workers;
 		DELETE FROM jobqueue.totals; DELETE FROM jobqueue.tallies; DELETE FROM jobqueue.marks; DELETE FROM jobqueue.queues;
 		UPDATE jobqueue.folded SET floor = '0', folded_at = '-infinity'`)
 	Expect(e.c.SetPolicy(e.ctx, e.pool, "q", queue.DefaultPolicy())).To(Succeed())
@@ -95,7 +96,7 @@ func (e *env) connect(edit func(*pgxpool.Config)) *pgxpool.Pool {
 // fresh gives the tables new files, for specs that count buffers.
 func (e *env) fresh() {
 	GinkgoHelper()
-	e.exec(`TRUNCATE jobqueue.jobs, jobqueue.finished, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks`)
+	e.exec(`TRUNCATE jobqueue.waiting, jobqueue.batches, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks`)
 }
 
 // policy changes the policy of "q".
@@ -165,7 +166,7 @@ func (e *env) expire(worker uuid.UUID) {
 // due makes every scheduled job due.
 func (e *env) due() {
 	GinkgoHelper()
-	e.exec(`UPDATE jobqueue.jobs SET available_at = now() WHERE state = 'scheduled' AND available_at > now()`)
+	e.exec(`UPDATE jobqueue.waiting SET available_at = now() WHERE state = 'scheduled' AND available_at > now()`)
 }
 
 func (e *env) reap(req queue.ReapRequest) queue.ReapResult {

@@ -56,6 +56,113 @@ BEGIN
     END IF;
 END $$;
 
+-- The token of a run is 14 bytes of its batch's key and two of its place there,
+-- which counts from 0.
+CREATE FUNCTION {{schema}}.run_token(p_key bytea, p_slot bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT encode(p_key || int2send(p_slot::smallint), 'hex')::uuid $$;
+
+CREATE FUNCTION {{schema}}.run_key(p_token uuid) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT substr(uuid_send(p_token), 1, 14) $$;
+
+CREATE FUNCTION {{schema}}.run_slot(p_token uuid) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT get_byte(uuid_send(p_token), 14) * 256 + get_byte(uuid_send(p_token), 15) $$;
+
+CREATE FUNCTION {{schema}}.new_batch_key() RETURNS bytea
+LANGUAGE sql VOLATILE AS $$
+    SELECT int8send(nextval('{{name}}.batch_keys')) || substr(uuid_send(gen_random_uuid()), 1, 6)
+$$;
+
+-- The runs named by ids and tokens, by batch.
+CREATE FUNCTION {{schema}}.named(p_ids bigint[], p_tokens uuid[]) RETURNS TABLE (key bytea, ids bigint[], slots integer[])
+LANGUAGE sql IMMUTABLE ROWS 10 AS $$
+    SELECT {{schema}}.run_key(u.token), array_agg(u.id), array_agg({{schema}}.run_slot(u.token))
+    FROM unnest(p_ids, p_tokens) u (id, token) GROUP BY 1
+$$;
+
+-- Those of the named runs that are open in the batch: what fencing is.
+CREATE FUNCTION {{schema}}.open_mask(p_open varbit, p_batch_ids bigint[], p_ids bigint[], p_slots integer[]) RETURNS varbit
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_none varbit := p_open & ~p_open;
+    v_mask varbit;
+BEGIN
+    IF cardinality(p_ids) = 1 THEN
+        IF p_slots[1] >= length(p_open) OR p_batch_ids[p_slots[1] + 1] <> p_ids[1] THEN
+            RETURN v_none;
+        END IF;
+        RETURN set_bit(v_none, p_slots[1], 1) & p_open;
+    END IF;
+    SELECT bit_or(set_bit(v_none, u.slot, 1)) INTO v_mask
+    FROM unnest(p_ids, p_slots) u (id, slot) WHERE u.slot < length(p_open) AND p_batch_ids[u.slot + 1] = u.id;
+    RETURN coalesce(v_mask, v_none) & p_open;
+END $$;
+
+-- The batches of the named runs that are open, locked in the order of their keys,
+-- which is the order in which everyone locks them.
+CREATE FUNCTION {{schema}}.lock_named(p_ids bigint[], p_tokens uuid[], p_worker uuid, OUT keys bytea[], OUT masks varbit[])
+LANGUAGE plpgsql AS $$
+BEGIN
+    keys := ARRAY(SELECT DISTINCT {{schema}}.run_key(t) FROM unnest(p_tokens) t);
+    PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (keys) ORDER BY b.key FOR UPDATE;
+    SELECT coalesce(array_agg(f.key), '{}'), coalesce(array_agg(f.mask), '{}') INTO keys, masks
+    FROM (SELECT b.key, {{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) AS mask
+          FROM {{schema}}.named(p_ids, p_tokens) n JOIN {{schema}}.batches b ON b.key = n.key
+          WHERE b.finished_at IS NULL AND (p_worker IS NULL OR b.worker_id = p_worker)) f
+    WHERE bit_count(f.mask) > 0;
+END $$;
+
+-- The jobs of the runs given, with what their batch says of them.
+CREATE FUNCTION {{schema}}.jobs_of(p_keys bytea[], p_masks varbit[])
+RETURNS TABLE (key bytea, slot integer, worker_id uuid, started_at timestamptz, deadline timestamptz, job {{schema}}.waiting)
+LANGUAGE sql STABLE AS $$
+    SELECT b.key, (j.n - 1)::integer, b.worker_id, b.started_at, b.deadline,
+           ROW(j.id, j.available_at, j.created_at, j.resume_at, j.attempt, j.max_attempts, j.priority, j.state, j.queue, j.kind, j.payload,
+               j.last_error, j.errors)::{{schema}}.waiting
+    FROM unnest(p_keys, p_masks) m (key, mask)
+    JOIN {{schema}}.batches b ON b.key = m.key
+    CROSS JOIN LATERAL unnest(b.jobs) WITH ORDINALITY
+        j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
+    WHERE get_bit(m.mask, (j.n - 1)::integer) = 1
+$$;
+
+-- Ends runs otherwise than by success, their batches being locked.
+CREATE FUNCTION {{schema}}.close_runs(p_keys bytea[], p_masks varbit[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {{schema}}.batches b USING unnest(p_keys, p_masks) m (key, mask)
+    WHERE b.key = m.key AND bit_count(b.succeeded) = 0 AND bit_count(b.open & ~m.mask) = 0;
+    UPDATE {{schema}}.batches b
+    SET open = b.open & ~m.mask, finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN clock_timestamp() END
+    FROM unnest(p_keys, p_masks) m (key, mask)
+    WHERE b.key = m.key;
+END $$;
+
+-- All live jobs, and all that ended but are not dead: for people. The functions
+-- below read the tables.
+CREATE VIEW {{schema}}.jobs AS
+SELECT w.id, w.available_at, w.created_at, NULL::timestamptz AS started_at, NULL::timestamptz AS deadline, NULL::uuid AS token, NULL::uuid AS worker_id,
+       w.attempt, w.max_attempts, w.priority, w.state, w.queue, w.kind, w.payload, w.last_error, w.errors
+FROM {{schema}}.waiting w
+UNION ALL
+SELECT j.id, j.available_at, j.created_at, b.started_at, b.deadline, {{schema}}.run_token(b.key, j.n - 1), b.worker_id,
+       j.attempt + 1, j.max_attempts, j.priority, 'running', j.queue, j.kind, j.payload, j.last_error, j.errors
+FROM {{schema}}.batches b
+CROSS JOIN LATERAL unnest(b.jobs) WITH ORDINALITY
+    j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
+WHERE b.finished_at IS NULL AND get_bit(b.open, (j.n - 1)::integer) = 1;
+
+CREATE VIEW {{schema}}.finished AS
+SELECT j.id, j.created_at, b.started_at,
+       coalesce((SELECT e.ended_at FROM {{schema}}.batch_ends e WHERE e.key = b.key AND get_bit(e.runs, (j.n - 1)::integer) = 1), b.finished_at) AS finished_at,
+       b.worker_id, j.attempt + 1 AS attempt, j.priority, 'succeeded' AS state, j.queue, j.kind, j.payload, NULL AS reason
+FROM {{schema}}.batches b
+CROSS JOIN LATERAL unnest(b.jobs) WITH ORDINALITY
+    j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
+WHERE get_bit(b.succeeded, (j.n - 1)::integer) = 1
+UNION ALL
+SELECT e.id, e.created_at, e.started_at, e.finished_at, e.worker_id, e.attempt, e.priority, e.state, e.queue, e.kind, e.payload, e.reason
+FROM {{schema}}.ended e;
+
 -- A payload's size is that of its text, which is what workers are sent. The binary
 -- form does not bound it: 1e131000 is ten bytes there.
 CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb) RETURNS integer

@@ -45,7 +45,7 @@ BEGIN
     SELECT q.max_payload_bytes, q.max_attempts,
            CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN false
                 WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = q.name) THEN {{schema}}.has_ready(q.name)
-                ELSE EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.queue = q.name AND j.state = 'pending') END
+                ELSE EXISTS (SELECT 1 FROM {{schema}}.waiting j WHERE j.queue = q.name AND j.state = 'pending') END
       INTO v_max, v_attempts, v_busy
     FROM {{schema}}.queues q WHERE q.name = p_queue;
     IF NOT FOUND THEN
@@ -82,7 +82,7 @@ BEGIN
     IF v_at <= v_now AND NOT v_busy THEN
         PERFORM pg_notify({{schema_literal}}, p_queue);
     END IF;
-    INSERT INTO {{schema}}.jobs (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+    INSERT INTO {{schema}}.waiting (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
     VALUES (v_at, v_now, v_attempts, p_priority, CASE WHEN v_at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload)
     RETURNING id INTO v_id;
     IF p_run_at < v_now THEN
@@ -168,7 +168,7 @@ BEGIN
         PERFORM {{schema}}.wake(p_queue);
     END IF;
     WITH added AS (
-        INSERT INTO {{schema}}.jobs AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+        INSERT INTO {{schema}}.waiting AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
         SELECT n.at, v_now, coalesce(nullif(n.attempts, 0), v_attempts), coalesce(n.priority, 0::smallint),
                CASE WHEN n.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, n.kind, n.payload
         FROM (SELECT u.*, CASE WHEN u.run_at IS NOT NULL THEN u.run_at

@@ -1,6 +1,6 @@
 -- Marks: a bounded claim while dead rows pile up (Q16).
 --
--- Claimed jobs leave dead entries at the head of jobs_ready. Normally the next
+-- Claimed jobs leave dead entries at the head of waiting_ready. Normally the next
 -- claim that meets them has them removed. While any session holds an old
 -- snapshot open they must stay, and a claim that began at the head would walk
 -- all of them, again and again. A claim that had to walk too far therefore
@@ -39,12 +39,12 @@ CREATE FUNCTION {{schema}}.has_ready(p_queue text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN
-        RETURN EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.queue = p_queue AND j.state = 'pending');
+        RETURN EXISTS (SELECT 1 FROM {{schema}}.waiting j WHERE j.queue = p_queue AND j.state = 'pending');
     END IF;
     PERFORM 1
     FROM {{schema}}.ready_ranges(p_queue) r
     CROSS JOIN LATERAL (
-        SELECT 1 FROM {{schema}}.jobs j
+        SELECT 1 FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'pending'
           AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
         ORDER BY j.priority, j.available_at, j.id LIMIT 1) first
@@ -68,7 +68,7 @@ DECLARE
     v_first  record;
     v_from   integer;
     v_safe   timestamptz := clock_timestamp() - interval '1 second';
-    v_cost   bigint := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled');
+    v_cost   bigint := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled');
     v_prios  smallint[] := '{}';
     v_ats    timestamptz[] := '{}';
     v_ids    bigint[] := '{}';
@@ -84,12 +84,12 @@ BEGIN
         LOOP
             EXIT WHEN v_from >= r.hi_priority OR cardinality(v_prios) >= 64;
             IF v_from = r.lo_priority THEN
-                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.jobs j
+                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.waiting j
                 WHERE j.queue = p_queue AND j.state = 'pending'
                   AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
                 ORDER BY j.priority, j.available_at, j.id LIMIT 1;
             ELSE
-                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.jobs j
+                SELECT j.priority, j.available_at, j.id INTO v_first FROM {{schema}}.waiting j
                 WHERE j.queue = p_queue AND j.state = 'pending' AND j.priority >= v_from AND j.priority < r.hi_priority
                 ORDER BY j.priority, j.available_at, j.id LIMIT 1;
             END IF;
@@ -113,13 +113,13 @@ BEGIN
     SELECT coalesce(array_agg(a.p ORDER BY a.p), '{}'), coalesce(array_agg(a.t ORDER BY a.p), '{}'), coalesce(array_agg(a.i ORDER BY a.p), '{}')
       INTO v_prios, v_ats, v_ids FROM unnest(v_prios, v_ats, v_ids) a (p, t, i);
 
-    SELECT j.available_at INTO v_due FROM {{schema}}.jobs j
+    SELECT j.available_at INTO v_due FROM {{schema}}.waiting j
     WHERE j.queue = p_queue AND j.state = 'scheduled'
       AND j.available_at >= CASE WHEN p_rewalk THEN '-infinity' ELSE coalesce(m.due_from, '-infinity') END
     ORDER BY j.available_at LIMIT 1;
     v_due := least(v_due, v_safe);
 
-    v_cost := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled') - v_cost;
+    v_cost := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled') - v_cost;
     IF p_rewalk AND v_cost < 1000 THEN -- clean again
         INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
         VALUES (p_queue, '{}', '{}', '{}', '-infinity', clock_timestamp(), 0);
@@ -165,7 +165,7 @@ BEGIN
     END IF;
     FOR r IN
         SELECT DISTINCT ON (j.priority) j.priority, j.available_at, j.id
-        FROM {{schema}}.jobs j WHERE j.id = ANY (p_ids) AND j.queue = p_queue
+        FROM {{schema}}.waiting j WHERE j.id = ANY (p_ids) AND j.queue = p_queue
         ORDER BY j.priority, j.available_at, j.id
     LOOP
         i := array_position(m.priorities, r.priority);

@@ -1,9 +1,10 @@
 -- Taking jobs.
 --
--- How the plans are held: every statement on jobs either names a literal state,
+-- How the plans are held: every statement on waiting either names a literal state,
 -- so that exactly one partial index fits, or looks rows up by id and names no
--- state, so that only the primary key does. With sequential and bitmap scans
--- and sorts priced out there is one plan, whatever the statistics say.
+-- state, so that only the primary key does. With sequential and bitmap scans,
+-- sorts, and joins that read a whole table priced out, there is one plan, whatever
+-- the statistics say.
 
 -- Makes due scheduled jobs pending, at most p_limit, the longest due first. A job
 -- that was taken back from a dead worker goes to the place that it had, not
@@ -16,14 +17,14 @@ DECLARE
 BEGIN
     SELECT k.due_from INTO v_from FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
     v_ids := ARRAY(
-        SELECT j.id FROM {{schema}}.jobs j
+        SELECT j.id FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'scheduled'
           AND j.available_at <= clock_timestamp() AND j.available_at >= coalesce(v_from, '-infinity')
         ORDER BY j.available_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED);
     IF cardinality(v_ids) = 0 THEN
         RETURN 0;
     END IF;
-    UPDATE {{schema}}.jobs j
+    UPDATE {{schema}}.waiting j
     SET state = 'pending', available_at = coalesce(j.resume_at, j.available_at), resume_at = NULL
     WHERE j.id = ANY (v_ids);
     PERFORM {{schema}}.lower_marks(p_queue, v_ids);
@@ -35,7 +36,8 @@ CREATE FUNCTION {{schema}}.claim(
     p_worker uuid,
     p_limit  integer DEFAULT 1,
     p_kinds  text[]  DEFAULT NULL,
-    p_pod    text    DEFAULT NULL
+    p_pod    text    DEFAULT NULL,
+    p_alone  text[]  DEFAULT NULL
 ) RETURNS TABLE (
     id bigint, token uuid, kind text, payload jsonb, priority smallint, attempt integer, max_attempts integer,
     created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz,
@@ -43,14 +45,25 @@ CREATE FUNCTION {{schema}}.claim(
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    q         record;
-    v_marked  boolean;
-    v_now     timestamptz := clock_timestamp();
-    v_walk    bigint;
-    v_ids     bigint[];
+    q          record;
+    v_marked   boolean;
+    v_now      timestamptz := clock_timestamp();
+    v_walk     bigint;
+    v_deadline timestamptz;
+    v_timeout  bigint;
+    v_lease    bigint;
+    v_jobs     {{schema}}.waiting[]; -- those that share a batch
+    v_ids      bigint[];
+    v_places   tid[];
+    v_alone    tid[];
+    v_key      bytea;
+    v_n        integer;
+    v_from     integer;
+    v_some     {{schema}}.waiting[];
+    v_some_ids bigint[];
 BEGIN
     SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
            w.queue AS worker_queue, w.pod AS worker_pod, w.heartbeat_at, w.lease_expires_at,
@@ -88,55 +101,97 @@ BEGIN
         q.due_from := '-infinity';
     END IF;
 
-    v_walk := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled');
-    IF EXISTS (SELECT 1 FROM {{schema}}.jobs j
+    v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled');
+    IF EXISTS (SELECT 1 FROM {{schema}}.waiting j
                WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at <= v_now
                  AND j.available_at >= q.due_from) THEN
         PERFORM {{schema}}.promote(p_queue, greatest(p_limit, 100));
     END IF;
 
+    -- A job has a batch to itself if its kind is to, or if it is large: a batch is one
+    -- value, whose size is bounded thereby.
     IF v_marked THEN
-        v_ids := ARRAY(
-            SELECT first.id
+        SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.id) FILTER (WHERE NOT f.alone),
+               array_agg(f.place) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE f.alone)
+          INTO v_jobs, v_ids, v_places, v_alone
+        FROM (
+            SELECT first.*
             FROM {{schema}}.ready_ranges(p_queue) r
             CROSS JOIN LATERAL (
-                SELECT j.id FROM {{schema}}.jobs j
-                WHERE j.queue = p_queue AND j.state = 'pending'
-                  AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
-                  AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
-                ORDER BY j.priority, j.available_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED) first
-            LIMIT p_limit);
+                SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
+                FROM {{schema}}.waiting w
+                CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
+                    OR pg_column_size(w.payload) + coalesce(pg_column_size(w.errors), 0) > 2000 AS alone) big
+                WHERE w.queue = p_queue AND w.state = 'pending'
+                  AND (w.priority, w.available_at, w.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND w.priority < r.hi_priority
+                  AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
+                ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) first
+            LIMIT p_limit) f;
     ELSE
-        v_ids := ARRAY(
-            SELECT j.id FROM {{schema}}.jobs j
-            WHERE j.queue = p_queue AND j.state = 'pending' AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
-            ORDER BY j.priority, j.available_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.id) FILTER (WHERE NOT f.alone),
+               array_agg(f.place) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE f.alone)
+          INTO v_jobs, v_ids, v_places, v_alone
+        FROM (
+            SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
+            FROM {{schema}}.waiting w
+            CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
+                OR pg_column_size(w.payload) + coalesce(pg_column_size(w.errors), 0) > 2000 AS alone) big
+            WHERE w.queue = p_queue AND w.state = 'pending' AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
+            ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) f;
     END IF;
-    v_walk := {{schema}}.walked('{{name}}.jobs_ready') + {{schema}}.walked('{{name}}.jobs_scheduled') - v_walk;
+    v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled') - v_walk;
     IF v_walk > 1000 + 2 * p_limit
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         PERFORM {{schema}}.set_marks(p_queue, false);
     END IF;
-    IF cardinality(v_ids) = 0 THEN
+    v_n := coalesce(cardinality(v_places), 0) + coalesce(cardinality(v_alone), 0);
+    IF v_n = 0 THEN
         RETURN;
     END IF;
+    v_deadline := v_now + q.timeout + q.lease;
+    v_timeout := (extract(epoch FROM q.timeout) * 1000)::bigint;
+    v_lease := (extract(epoch FROM q.lease) * 1000)::bigint;
+    INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, v_n);
 
-    RETURN QUERY
-    WITH taken AS (
-        UPDATE {{schema}}.jobs j
-        SET state = 'running', token = gen_random_uuid(), worker_id = p_worker, attempt = j.attempt + 1,
-            started_at = v_now, deadline = v_now + q.timeout + q.lease
-        WHERE j.id = ANY (v_ids)
-        RETURNING j.*
-    ), counted AS (
-        INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, cardinality(v_ids))
-    )
-    SELECT t.id, t.token, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.created_at, t.available_at, t.started_at, t.deadline,
-           (extract(epoch FROM q.timeout) * 1000)::bigint, (extract(epoch FROM q.lease) * 1000)::bigint
-    FROM taken t ORDER BY t.priority, t.available_at, t.id;
+    IF v_alone IS NOT NULL THEN
+        RETURN QUERY
+        WITH gone AS (
+            DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_alone) RETURNING w AS job, w.id
+        ), taken AS (
+            INSERT INTO {{schema}}.batches AS b (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+            SELECT v_now, v_deadline, p_worker, g.id, g.id, {{schema}}.new_batch_key(), B'1', B'0', p_queue, ARRAY[g.id], ARRAY[g.job]
+            FROM gone g
+            RETURNING b.key, b.jobs
+        )
+        SELECT j.id, {{schema}}.run_token(t.key, 0), j.kind, j.payload, j.priority, j.attempt + 1, j.max_attempts, j.created_at, j.available_at,
+               v_now, v_deadline, v_timeout, v_lease
+        FROM taken t CROSS JOIN LATERAL unnest(t.jobs) j
+        ORDER BY j.priority, j.available_at, j.id;
+    END IF;
+    IF v_places IS NULL THEN
+        RETURN;
+    END IF;
+    DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_places);
+    FOR v_from IN 1 .. cardinality(v_ids) BY 1000 LOOP
+        v_key := {{schema}}.new_batch_key();
+        IF cardinality(v_ids) <= 1000 THEN
+            v_some := v_jobs; v_some_ids := v_ids;
+        ELSE
+            v_some := v_jobs[v_from : v_from + 999]; v_some_ids := v_ids[v_from : v_from + 999];
+        END IF;
+        INSERT INTO {{schema}}.batches (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+        SELECT v_now, v_deadline, p_worker, min(i), max(i), v_key, repeat('1', count(*)::integer)::varbit, repeat('0', count(*)::integer)::varbit,
+               p_queue, v_some_ids, v_some
+        FROM unnest(v_some_ids) i;
+        RETURN QUERY
+        SELECT j.id, {{schema}}.run_token(v_key, j.n - 1), j.kind, j.payload, j.priority, j.attempt + 1, j.max_attempts, j.created_at, j.available_at,
+               v_now, v_deadline, v_timeout, v_lease
+        FROM unnest(v_some) WITH ORDINALITY
+            j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n);
+    END LOOP;
 END $$;
-COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text) IS
-'Claims up to limit ready jobs for a worker and returns them in order of priority, available_at and id. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
-queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when half a heartbeat old. limit: 1 to 10000. kinds: null for all. pod: a name shown to people.
+COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text, text[]) IS
+'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order, those alone first. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
+queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when half a heartbeat old. limit: 1 to 10000. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
 Each job returned is running under a new token. Finish it with succeed, fail, snooze, discard or release before the lease of the worker (renewed by heartbeat) or the deadline passes. timeout_ms is how long the handler may run.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';

@@ -1,28 +1,29 @@
 -- Keeping and giving back what was claimed.
---
--- Fencing: rows are found by id = ANY (…), and the pair (id, token) is looked up
--- in a hash of the arguments. "OR false" keeps the planner from turning that
--- lookup into a join, whose order it might choose badly.
 
--- Makes running jobs, locked by the caller, pending again as if never claimed.
-CREATE FUNCTION {{schema}}.put_back(p_ids bigint[]) RETURNS void
+-- Makes running jobs, whose batches the caller has locked, pending again as if
+-- never claimed.
+CREATE FUNCTION {{schema}}.put_back(p_keys bytea[], p_masks varbit[]) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $$
 DECLARE
+    v_ids   bigint[];
     v_queue text;
 BEGIN
-    UPDATE {{schema}}.jobs j
-    SET state = 'pending', attempt = j.attempt - 1, token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
-    WHERE j.id = ANY (p_ids);
-    FOR v_queue IN SELECT DISTINCT j.queue FROM {{schema}}.jobs j WHERE j.id = ANY (p_ids) LOOP
-        PERFORM {{schema}}.lower_marks(v_queue, p_ids);
+    WITH back AS (
+        INSERT INTO {{schema}}.waiting AS w SELECT (r.job).* FROM {{schema}}.jobs_of(p_keys, p_masks) r RETURNING w.id
+    )
+    SELECT array_agg(b.id) INTO v_ids FROM back b;
+    PERFORM {{schema}}.close_runs(p_keys, p_masks);
+    FOR v_queue IN SELECT DISTINCT w.queue FROM {{schema}}.waiting w WHERE w.id = ANY (v_ids) LOOP
+        PERFORM {{schema}}.lower_marks(v_queue, v_ids);
         PERFORM pg_notify({{schema_literal}}, v_queue);
     END LOOP;
+    RETURN QUERY SELECT unnest(v_ids);
 END $$;
 
 CREATE FUNCTION {{schema}}.heartbeat(p_worker uuid, p_queue text, p_ids bigint[] DEFAULT '{}', p_tokens uuid[] DEFAULT '{}')
 RETURNS TABLE (lost bigint[], lease_expires_at timestamptz, now timestamptz, policy jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     q      {{schema}}.queues;
@@ -39,9 +40,12 @@ BEGIN
     -- The worker's row first, then the jobs: the order in which the reaper locks.
     SELECT r.now, r.lease_expires_at INTO now, lease_expires_at FROM {{schema}}.renew(p_worker, p_queue, NULL, q.lease) r;
     v_held := ARRAY(
-        SELECT j.id FROM {{schema}}.jobs j
-        WHERE j.id = ANY (p_ids)
-          AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false));
+        SELECT i.id
+        FROM {{schema}}.named(p_ids, p_tokens) n
+        JOIN {{schema}}.batches b ON b.key = n.key
+        CROSS JOIN LATERAL {{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) mask
+        CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n)
+        WHERE b.finished_at IS NULL AND get_bit(mask, (i.n - 1)::integer) = 1);
     lost := ARRAY(SELECT unnest(p_ids) EXCEPT SELECT unnest(v_held));
     policy := {{schema}}.policy_json(q);
     PERFORM {{schema}}.fold('5 s');
@@ -54,43 +58,40 @@ Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves anot
 
 CREATE FUNCTION {{schema}}.release(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_ids bigint[];
+    v record;
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
-    v_ids := ARRAY(
-        SELECT j.id FROM {{schema}}.jobs j
-        WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
-          AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
-        FOR UPDATE);
-    IF cardinality(v_ids) > 0 THEN
-        PERFORM {{schema}}.put_back(v_ids);
+    SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
+    IF cardinality(v.keys) > 0 THEN
+        RETURN QUERY SELECT * FROM {{schema}}.put_back(v.keys, v.masks);
     END IF;
-    RETURN QUERY SELECT unnest(v_ids);
 END $$;
 COMMENT ON FUNCTION {{schema}}.release(bigint[], uuid[], uuid) IS
 'Gives runs back unfinished: pending at once, in their old place, the attempt not counted. Returns the ids accepted; the others were not owned any more. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.unregister(p_worker uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_ids bigint[];
+    v_keys  bytea[];
+    v_masks varbit[];
 BEGIN
     PERFORM 1 FROM {{schema}}.workers w WHERE w.id = p_worker FOR UPDATE;
-    -- A locked job may be one that a concurrent claim has just looked at, which
-    -- takes a moment, or one that is being finished in a handler's transaction,
+    -- A locked batch may be one whose results are just being written, which takes
+    -- a moment, or hold a job that is being finished in a handler's transaction,
     -- which may take long. So wait, but not for ever: what is left then, and is
     -- not finished, the reaper finds without a worker.
     FOR i IN 1 .. 25 LOOP
-        v_ids := ARRAY(
-            SELECT j.id FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = p_worker FOR UPDATE SKIP LOCKED);
-        IF cardinality(v_ids) > 0 THEN
-            PERFORM {{schema}}.put_back(v_ids);
+        SELECT array_agg(o.key), array_agg(o.open) INTO v_keys, v_masks
+        FROM (SELECT b.key, b.open FROM {{schema}}.batches b
+              WHERE b.finished_at IS NULL AND b.worker_id = p_worker FOR UPDATE SKIP LOCKED) o;
+        IF v_keys IS NOT NULL THEN
+            PERFORM {{schema}}.put_back(v_keys, v_masks);
         END IF;
-        EXIT WHEN NOT EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = p_worker);
+        EXIT WHEN NOT EXISTS (SELECT 1 FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id = p_worker);
         PERFORM pg_sleep(0.01);
     END LOOP;
     DELETE FROM {{schema}}.workers w WHERE w.id = p_worker;

@@ -1,64 +1,64 @@
--- Finishing. All of it is fenced by (id, token) as 0001_g_lease.sql says, and
--- none of it touches the worker's row, so that a handler may finish its job in
--- its own long transaction without holding up the worker's heartbeats. They wait
--- two seconds for a row that another session has locked: a batch must not hang on
--- one job that somebody cancels in a transaction left open.
+-- Finishing. All of it is fenced by (id, token), and none of it touches the
+-- worker's row, so that a handler may finish its job in its own long transaction
+-- without holding up the worker's heartbeats. It waits two seconds for a row that
+-- another session has locked: results must not hang on one job that somebody
+-- cancels in a transaction left open.
 
 CREATE FUNCTION {{schema}}.succeed(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+    v     record;
     v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
-    -- A payload that had to be stored out of line is not copied into history
-    -- for a success; nobody has to look at it again.
+    SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     RETURN QUERY
-    WITH gone AS (
-        DELETE FROM {{schema}}.jobs j
-        WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
-          AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
-        RETURNING j.*
-    ), kept AS (
-        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload)
-        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, 'succeeded', g.queue, g.kind,
-               CASE WHEN pg_column_size(g.payload) <= 2000 THEN g.payload END
-        FROM gone g
+    WITH done AS (
+        UPDATE {{schema}}.batches b
+        SET open = b.open & ~m.mask, succeeded = b.succeeded | m.mask,
+            finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN v_now END
+        FROM unnest(v.keys, v.masks) m (key, mask)
+        WHERE b.key = m.key
+        RETURNING b.key, b.queue, b.started_at, b.finished_at, b.ids, m.mask
+    ), timed AS (
+        INSERT INTO {{schema}}.batch_ends (key, ended_at, runs) SELECT d.key, v_now, d.mask FROM done d WHERE d.finished_at IS NULL
     ), counted AS (
         INSERT INTO {{schema}}.tallies (queue, succeeded, execution_ms)
-        SELECT g.queue, count(*), sum(greatest(extract(epoch FROM v_now - g.started_at)::double precision * 1000, 0))::bigint
-        FROM gone g GROUP BY g.queue
+        SELECT d.queue, sum(bit_count(d.mask)), sum(bit_count(d.mask) * greatest(extract(epoch FROM v_now - d.started_at)::double precision * 1000, 0))::bigint
+        FROM done d GROUP BY d.queue
     )
-    SELECT g.id FROM gone g;
+    SELECT i.id FROM done d CROSS JOIN LATERAL unnest(d.ids) WITH ORDINALITY i (id, n) WHERE get_bit(d.mask, (i.n - 1)::integer) = 1;
 END $$;
 COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 'Finishes runs as succeeded and returns the ids accepted; the others were refused because their lease was lost, and their results must be dropped. In the handler''s own transaction, the job is finished if and only if that commits: check the result before committing. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+    v     record;
     v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
+    SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     RETURN QUERY
-    WITH gone AS (
-        DELETE FROM {{schema}}.jobs j
-        WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
-          AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
-        RETURNING j.*
+    WITH runs AS (
+        SELECT * FROM {{schema}}.jobs_of(v.keys, v.masks)
     ), kept AS (
-        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
-        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, 'discarded', g.queue, g.kind, g.payload, left(p_reason, 4000)
-        FROM gone g
+        INSERT INTO {{schema}}.ended (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
+        SELECT (r.job).id, (r.job).created_at, r.started_at, v_now, r.worker_id, (r.job).attempt + 1, (r.job).priority, 'discarded',
+               (r.job).queue, (r.job).kind, (r.job).payload, left(p_reason, 4000)
+        FROM runs r
     ), counted AS (
         INSERT INTO {{schema}}.tallies (queue, discarded, execution_ms)
-        SELECT g.queue, count(*), sum(greatest(extract(epoch FROM v_now - g.started_at)::double precision * 1000, 0))::bigint
-        FROM gone g GROUP BY g.queue
+        SELECT (r.job).queue, count(*), sum(greatest(extract(epoch FROM v_now - r.started_at)::double precision * 1000, 0))::bigint
+        FROM runs r GROUP BY 1
     )
-    SELECT g.id FROM gone g;
+    SELECT (r.job).id FROM runs r;
+    PERFORM {{schema}}.close_runs(v.keys, v.masks);
 END $$;
 COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text, uuid) IS
 'Finishes runs as discarded: refused by a business rule, neither a success nor a failure. reason is kept, cut to 4000 characters. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
@@ -68,20 +68,22 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+    v     record;
     v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     IF p_delay_seconds IS NULL OR p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
         PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years)');
     END IF;
+    SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     RETURN QUERY
-    UPDATE {{schema}}.jobs j
-    SET state = CASE WHEN p_delay_seconds > 0 THEN 'scheduled' ELSE 'pending' END,
-        available_at = v_now + make_interval(secs => p_delay_seconds),
-        attempt = j.attempt - 1, token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
-    WHERE j.id = ANY (p_ids) AND (p_worker IS NULL OR j.worker_id = p_worker)
-      AND ((j.id, j.token) IN (SELECT u.id, u.token FROM unnest(p_ids, p_tokens) u (id, token)) OR false)
-    RETURNING j.id;
+    INSERT INTO {{schema}}.waiting AS w (id, available_at, created_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors)
+    SELECT (r.job).id, v_now + make_interval(secs => p_delay_seconds), (r.job).created_at, (r.job).attempt, (r.job).max_attempts, (r.job).priority,
+           CASE WHEN p_delay_seconds > 0 THEN 'scheduled' ELSE 'pending' END,
+           (r.job).queue, (r.job).kind, (r.job).payload, (r.job).last_error, (r.job).errors
+    FROM {{schema}}.jobs_of(v.keys, v.masks) r
+    RETURNING w.id;
+    PERFORM {{schema}}.close_runs(v.keys, v.masks);
 END $$;
 COMMENT ON FUNCTION {{schema}}.snooze(bigint[], uuid[], double precision, uuid) IS
 'Puts runs off by delay_seconds, the attempt not counted. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
@@ -97,8 +99,10 @@ DECLARE
     v_n   integer := cardinality(p_ids);
     v_now timestamptz := clock_timestamp();
     v_bad record;
+    v     record;
     r     record;
-    j     {{schema}}.jobs;
+    j     {{schema}}.waiting;
+    k     integer;
     q     {{schema}}.queues;
     v_queue  text;
     v_failed integer := 0;
@@ -121,45 +125,41 @@ BEGIN
             '0 to 3153600000 (a hundred years); 0 or null for the queue''s backoff');
     END IF;
 
-    -- One row after the other, each by primary key, in order of id: failures are
-    -- few, or else the queue has other worries than these microseconds.
-    FOR r IN
-        SELECT u.* FROM unnest(p_ids, p_tokens, p_errors, p_permanent, p_retry_after_seconds) u (id, token, error, permanent, delay)
-        ORDER BY u.id
-    LOOP
-        SELECT * INTO j FROM {{schema}}.jobs s
-        WHERE s.id = r.id AND s.token = r.token AND (p_worker IS NULL OR s.worker_id = p_worker) FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;
+    SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
+    -- One after the other, in order of id: failures are few, or else the queue has
+    -- other worries than these microseconds.
+    FOR r IN SELECT x.*, (x.job).queue AS queue FROM {{schema}}.jobs_of(v.keys, v.masks) x ORDER BY (x.job).id LOOP
+        j := r.job;
+        k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot));
         id := j.id;
-        dead := j.attempt >= j.max_attempts OR r.permanent IS TRUE;
+        j.attempt := j.attempt + 1;
+        dead := j.attempt >= j.max_attempts OR p_permanent[k] IS TRUE;
         retry_at := NULL;
-        j.last_error := left(coalesce(r.error, ''), 4000);
+        j.last_error := left(coalesce(p_errors[k], ''), 4000);
         j.errors := {{schema}}.push_error(j.errors, j.attempt, v_now, j.last_error);
         IF dead THEN
-            DELETE FROM {{schema}}.jobs s WHERE s.id = j.id;
             INSERT INTO {{schema}}.dead (id, created_at, died_at, worker_id, attempt, max_attempts, priority, queue, kind, payload, reason, last_error, errors)
-            VALUES (j.id, j.created_at, v_now, j.worker_id, j.attempt, j.max_attempts, j.priority, j.queue, j.kind, j.payload,
-                    CASE WHEN r.permanent THEN 'permanent failure' ELSE 'attempts exhausted' END, j.last_error, j.errors);
+            VALUES (j.id, j.created_at, v_now, r.worker_id, j.attempt, j.max_attempts, j.priority, j.queue, j.kind, j.payload,
+                    CASE WHEN p_permanent[k] THEN 'permanent failure' ELSE 'attempts exhausted' END, j.last_error, j.errors);
         ELSE
             IF q.name IS DISTINCT FROM j.queue THEN
                 SELECT * INTO q FROM {{schema}}.queues s WHERE s.name = j.queue;
             END IF;
-            retry_at := v_now + CASE WHEN r.delay > 0 THEN make_interval(secs => r.delay)
+            retry_at := v_now + CASE WHEN p_retry_after_seconds[k] > 0 THEN make_interval(secs => p_retry_after_seconds[k])
                 ELSE {{schema}}.backoff(q.backoff_base, q.backoff_max, q.backoff_jitter, j.attempt) END;
-            UPDATE {{schema}}.jobs s
-            SET state = 'scheduled', available_at = retry_at, last_error = j.last_error, errors = j.errors,
-                token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
-            WHERE s.id = j.id;
+            INSERT INTO {{schema}}.waiting (id, available_at, created_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors)
+            VALUES (j.id, retry_at, j.created_at, j.attempt, j.max_attempts, j.priority, 'scheduled', j.queue, j.kind, j.payload, j.last_error, j.errors);
         END IF;
         IF v_queue IS DISTINCT FROM j.queue THEN
             INSERT INTO {{schema}}.tallies (queue, failed, execution_ms) SELECT v_queue, v_failed, v_ms WHERE v_failed > 0;
             v_queue := j.queue; v_failed := 0; v_ms := 0;
         END IF;
         v_failed := v_failed + 1;
-        v_ms := v_ms + greatest(extract(epoch FROM v_now - j.started_at)::double precision * 1000, 0);
+        v_ms := v_ms + greatest(extract(epoch FROM v_now - r.started_at)::double precision * 1000, 0);
         RETURN NEXT;
     END LOOP;
     INSERT INTO {{schema}}.tallies (queue, failed, execution_ms) SELECT v_queue, v_failed, v_ms WHERE v_failed > 0;
+    PERFORM {{schema}}.close_runs(v.keys, v.masks);
 END $$;
 COMMENT ON FUNCTION {{schema}}.fail(bigint[], uuid[], text[], boolean[], double precision[], uuid) IS
 'Records failed attempts. A job with attempts left is scheduled again after retry_after_seconds, or if that is null or 0 after min(backoff_max, backoff_base * 2^(attempt-1)) ± jitter; one without, or whose failure is permanent, goes to the dead letters.
@@ -167,25 +167,57 @@ errors: the messages, kept to 4000 characters; permanent and retry_after_seconds
 
 CREATE FUNCTION {{schema}}.cancel(p_ids bigint[], p_reason text DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_now timestamptz := clock_timestamp();
+    v_now   timestamptz := clock_timestamp();
+    v_gone  bigint[] := '{}';
+    v_some  bigint[];
+    v_keys  bytea[];
+    v_masks varbit[];
 BEGIN
     IF p_ids IS NULL OR array_position(p_ids, NULL) IS NOT NULL THEN
         PERFORM {{schema}}.bad_argument('ids', CASE WHEN p_ids IS NOT NULL THEN 'an array with a null' END, 'an array of job ids, which may be empty');
     END IF;
-    RETURN QUERY
-    WITH gone AS (
-        DELETE FROM {{schema}}.jobs j WHERE j.id = ANY (p_ids) RETURNING j.*
-    ), kept AS (
-        INSERT INTO {{schema}}.finished (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
-        SELECT g.id, g.created_at, g.started_at, v_now, g.worker_id, g.attempt, g.priority, 'cancelled', g.queue, g.kind, g.payload, left(p_reason, 4000)
-        FROM gone g
-    ), counted AS (
-        INSERT INTO {{schema}}.tallies (queue, cancelled) SELECT g.queue, count(*) FROM gone g GROUP BY g.queue
-    )
-    SELECT g.id FROM gone g;
+    -- A job may be claimed while the running ones are looked at, or put back while
+    -- the waiting ones are, so both are looked at twice.
+    FOR i IN 1 .. 2 LOOP
+        WITH found AS (
+            DELETE FROM {{schema}}.waiting w WHERE w.id = ANY (p_ids) RETURNING w.*
+        ), kept AS (
+            INSERT INTO {{schema}}.ended (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
+            SELECT f.id, f.created_at, NULL, v_now, NULL, f.attempt, f.priority, 'cancelled', f.queue, f.kind, f.payload, left(p_reason, 4000)
+            FROM found f
+        ), counted AS (
+            INSERT INTO {{schema}}.tallies (queue, cancelled) SELECT f.queue, count(*) FROM found f GROUP BY f.queue
+        )
+        SELECT array_agg(f.id) INTO v_some FROM found f;
+        v_gone := v_gone || coalesce(v_some, '{}');
+
+        v_keys := ARRAY(
+            SELECT b.key FROM {{schema}}.batches b
+            WHERE b.finished_at IS NULL AND EXISTS (SELECT 1 FROM unnest(p_ids) x (id) WHERE x.id BETWEEN b.min_id AND b.max_id AND x.id = ANY (b.ids)));
+        PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (v_keys) ORDER BY b.key FOR UPDATE;
+        SELECT array_agg(m.key), array_agg(m.mask) INTO v_keys, v_masks
+        FROM (SELECT b.key, (b.open & (SELECT bit_or(set_bit(b.open & ~b.open, (x.n - 1)::integer, 1))
+                                       FROM unnest(b.ids) WITH ORDINALITY x (id, n) WHERE x.id = ANY (p_ids)))::varbit AS mask
+              FROM {{schema}}.batches b WHERE b.key = ANY (v_keys) AND b.finished_at IS NULL) m
+        WHERE bit_count(m.mask) > 0;
+        WITH found AS (
+            SELECT r.worker_id, r.started_at, (r.job).* FROM {{schema}}.jobs_of(v_keys, v_masks) r
+        ), kept AS (
+            INSERT INTO {{schema}}.ended (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
+            SELECT f.id, f.created_at, f.started_at, v_now, f.worker_id, f.attempt + 1, f.priority, 'cancelled', f.queue, f.kind, f.payload, left(p_reason, 4000)
+            FROM found f
+        ), counted AS (
+            INSERT INTO {{schema}}.tallies (queue, cancelled) SELECT f.queue, count(*) FROM found f GROUP BY f.queue
+        )
+        SELECT array_agg(f.id) INTO v_some FROM found f;
+        v_gone := v_gone || coalesce(v_some, '{}');
+        PERFORM {{schema}}.close_runs(v_keys, v_masks);
+        EXIT WHEN cardinality(v_gone) >= cardinality(p_ids);
+    END LOOP;
+    RETURN QUERY SELECT unnest(v_gone);
 END $$;
 COMMENT ON FUNCTION {{schema}}.cancel(bigint[], text) IS
 'Finishes live jobs as cancelled, scheduled, pending or running, and returns the ids that were live. A worker that runs one learns of it by its next heartbeat, and what it then reports is refused. reason is kept, cut to 4000 characters. Errors: JQ005 bad argument.';

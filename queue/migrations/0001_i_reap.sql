@@ -5,7 +5,7 @@
 CREATE FUNCTION {{schema}}.reap(p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000, p_retention boolean DEFAULT true)
 RETURNS TABLE (returned bigint, buried bigint, promoted bigint, workers_removed bigint, finished_purged bigint, dead_purged bigint, more boolean)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now     timestamptz := clock_timestamp();
@@ -13,6 +13,8 @@ DECLARE
     v_orphans uuid[];
     v_running uuid[];
     v_ids     bigint[];
+    v_keys    bytea[];
+    v_masks   varbit[];
     v_n       bigint;
     r         record;
 BEGIN
@@ -35,11 +37,11 @@ BEGIN
 
     -- Who runs anything, by hopping from worker to worker in the index; and who
     -- of them has no row, which in one snapshot can only be a worker removed
-    -- while a job of its was locked.
+    -- while a batch of its was locked.
     WITH RECURSIVE seen (worker) AS (
-        (SELECT j.worker_id FROM {{schema}}.jobs j WHERE j.state = 'running' ORDER BY j.worker_id LIMIT 1)
+        (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
         UNION ALL
-        SELECT (SELECT j.worker_id FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id > s.worker ORDER BY j.worker_id LIMIT 1)
+        SELECT (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id > s.worker ORDER BY b.worker_id LIMIT 1)
         FROM seen s WHERE s.worker IS NOT NULL
     )
     SELECT coalesce(array_agg(s.worker), '{}'),
@@ -47,54 +49,52 @@ BEGIN
       INTO v_running, v_orphans
     FROM seen s WHERE s.worker IS NOT NULL;
 
-    -- "started_at <= v_now" is read again after the row's lock was had: a run
-    -- that began meanwhile is not the one found expired.
-    v_ids := ARRAY(
-        SELECT one.id FROM unnest(v_expired || v_orphans) g (worker)
-        CROSS JOIN LATERAL (
-            SELECT j.id FROM {{schema}}.jobs j
-            WHERE j.state = 'running' AND j.worker_id = g.worker AND j.started_at <= v_now AND (p_queue IS NULL OR j.queue = p_queue)
-            LIMIT p_limit FOR UPDATE SKIP LOCKED) one
-        LIMIT p_limit);
-    v_ids := v_ids || ARRAY(
-        SELECT one.id FROM unnest(v_running) g (worker)
-        CROSS JOIN LATERAL (
-            SELECT j.id FROM {{schema}}.jobs j
-            WHERE j.state = 'running' AND j.worker_id = g.worker AND j.deadline < v_now AND j.started_at <= v_now AND (p_queue IS NULL OR j.queue = p_queue)
-            LIMIT p_limit FOR UPDATE SKIP LOCKED) one
-        LIMIT p_limit);
+    -- Whole batches, until the limit is reached.
+    SELECT array_agg(c.key), array_agg(c.open) INTO v_keys, v_masks
+    FROM (SELECT o.key, o.open, sum(bit_count(o.open)) OVER (ROWS UNBOUNDED PRECEDING) - bit_count(o.open) AS before
+          FROM (
+              SELECT one.* FROM unnest(v_expired || v_orphans) g (worker)
+              CROSS JOIN LATERAL (
+                  SELECT b.key, b.open FROM {{schema}}.batches b
+                  WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
+                  LIMIT p_limit FOR UPDATE SKIP LOCKED) one
+              UNION ALL
+              SELECT one.* FROM unnest(v_running) g (worker)
+              CROSS JOIN LATERAL (
+                  SELECT b.key, b.open FROM {{schema}}.batches b
+                  WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.deadline < v_now AND b.started_at <= v_now
+                    AND g.worker <> ALL (v_expired || v_orphans) AND (p_queue IS NULL OR b.queue = p_queue)
+                  LIMIT p_limit FOR UPDATE SKIP LOCKED) one
+          ) o) c
+    WHERE c.before < p_limit;
 
-    IF cardinality(v_ids) > 0 THEN
-        WITH gone AS (
-            DELETE FROM {{schema}}.jobs j WHERE j.id = ANY (v_ids) AND j.attempt >= j.max_attempts RETURNING j.*
+    IF v_keys IS NOT NULL THEN
+        WITH runs AS (
+            SELECT r.worker_id, (r.job).*, CASE WHEN r.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END AS why
+            FROM {{schema}}.jobs_of(v_keys, v_masks) r
         ), kept AS (
             INSERT INTO {{schema}}.dead (id, created_at, died_at, worker_id, attempt, max_attempts, priority, queue, kind, payload, reason, last_error, errors)
-            SELECT g.id, g.created_at, v_now, g.worker_id, g.attempt, g.max_attempts, g.priority, g.queue, g.kind, g.payload, 'lease expired',
-                   x.error, {{schema}}.push_error(g.errors, g.attempt, v_now, x.error)
-            FROM gone g, LATERAL (SELECT CASE WHEN g.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END AS error) x
+            SELECT r.id, r.created_at, v_now, r.worker_id, r.attempt + 1, r.max_attempts, r.priority, r.queue, r.kind, r.payload, 'lease expired',
+                   r.why, {{schema}}.push_error(r.errors, r.attempt + 1, v_now, r.why)
+            FROM runs r WHERE r.attempt + 1 >= r.max_attempts
+            RETURNING 1
+        ), back AS (
+            INSERT INTO {{schema}}.waiting (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors)
+            SELECT r.id, v_now + interval '1 second', r.created_at, r.available_at, r.attempt + 1, r.max_attempts, r.priority, 'scheduled',
+                   r.queue, r.kind, r.payload, r.why, {{schema}}.push_error(r.errors, r.attempt + 1, v_now, r.why)
+            FROM runs r WHERE r.attempt + 1 < r.max_attempts
+            RETURNING 1
         ), counted AS (
-            INSERT INTO {{schema}}.tallies (queue, lost) SELECT g.queue, count(*) FROM gone g GROUP BY g.queue
+            INSERT INTO {{schema}}.tallies (queue, lost) SELECT r.queue, count(*) FROM runs r GROUP BY r.queue
         )
-        SELECT count(*) INTO buried FROM gone;
-
-        WITH back AS (
-            UPDATE {{schema}}.jobs j
-            SET state = 'scheduled', available_at = v_now + interval '1 second', resume_at = j.available_at,
-                last_error = CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END,
-                errors = {{schema}}.push_error(j.errors, j.attempt, v_now, CASE WHEN j.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END),
-                token = NULL, worker_id = NULL, started_at = NULL, deadline = NULL
-            WHERE j.id = ANY (v_ids)
-            RETURNING j.queue
-        ), counted AS (
-            INSERT INTO {{schema}}.tallies (queue, lost) SELECT b.queue, count(*) FROM back b GROUP BY b.queue
-        )
-        SELECT count(*) INTO returned FROM back;
+        SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM back) INTO buried, returned;
+        PERFORM {{schema}}.close_runs(v_keys, v_masks);
     END IF;
 
     WITH removed AS (
         DELETE FROM {{schema}}.workers w
         WHERE w.id = ANY (v_expired)
-          AND NOT EXISTS (SELECT 1 FROM {{schema}}.jobs j WHERE j.state = 'running' AND j.worker_id = w.id)
+          AND NOT EXISTS (SELECT 1 FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id = w.id)
         RETURNING 1
     )
     SELECT count(*) INTO workers_removed FROM removed;
@@ -112,10 +112,21 @@ BEGIN
         END IF;
         IF p_retention AND finished_purged < p_limit THEN
             v_ids := ARRAY(
-                SELECT f.id FROM {{schema}}.finished f WHERE f.queue = r.name AND f.finished_at < v_now - r.retain_finished
+                SELECT f.id FROM {{schema}}.ended f WHERE f.queue = r.name AND f.finished_at < v_now - r.retain_finished
                 ORDER BY f.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED);
-            DELETE FROM {{schema}}.finished f WHERE f.id = ANY (v_ids);
+            DELETE FROM {{schema}}.ended f WHERE f.id = ANY (v_ids);
             finished_purged := finished_purged + cardinality(v_ids);
+        END IF;
+        IF p_retention AND finished_purged < p_limit THEN
+            SELECT array_agg(c.key), coalesce(sum(c.n), 0) INTO v_keys, v_n
+            FROM (SELECT f.key, f.n, sum(f.n) OVER (ROWS UNBOUNDED PRECEDING) - f.n AS before
+                  FROM (SELECT b.key, bit_count(b.succeeded) AS n FROM {{schema}}.batches b
+                        WHERE b.finished_at IS NOT NULL AND b.queue = r.name AND b.finished_at < v_now - r.retain_finished
+                        ORDER BY b.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED) f) c
+            WHERE c.before < p_limit - finished_purged;
+            DELETE FROM {{schema}}.batch_ends e WHERE e.key = ANY (v_keys);
+            DELETE FROM {{schema}}.batches b WHERE b.key = ANY (v_keys);
+            finished_purged := finished_purged + v_n;
         END IF;
         IF p_retention AND dead_purged < p_limit THEN
             v_ids := ARRAY(
@@ -137,5 +148,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
 'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
-queue: null for all. limit: 1 to 100000, for each kind of work. more: a limit was reached; call again.
+queue: null for all. limit: 1 to 100000, for each kind of work; runs that share a row, and finished jobs that do, are taken together, so that it may be passed by 999. more: a limit was reached; call again.
 Errors: JQ001 no such queue; JQ005 bad argument.';

@@ -22,21 +22,21 @@ BEGIN
     SELECT count(*) INTO pending FROM (
         SELECT 1 FROM {{schema}}.ready_ranges(p_queue) r
         CROSS JOIN LATERAL (
-            SELECT 1 FROM {{schema}}.jobs j
+            SELECT 1 FROM {{schema}}.waiting j
             WHERE j.queue = p_queue AND j.state = 'pending'
               AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
             LIMIT p_cap) one
         LIMIT p_cap) capped;
     -- Scheduled jobs that are due are ready, though nobody has promoted them.
     SELECT count(*), min(capped.available_at) INTO v_due, oldest FROM (
-        SELECT j.available_at FROM {{schema}}.jobs j
+        SELECT j.available_at FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at <= p_now AND j.available_at >= v_from
         ORDER BY j.available_at LIMIT p_cap) capped;
     pending := least(pending + v_due, p_cap);
     SELECT count(*) INTO scheduled FROM (
-        SELECT 1 FROM {{schema}}.jobs j WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at > p_now LIMIT p_cap) capped;
+        SELECT 1 FROM {{schema}}.waiting j WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at > p_now LIMIT p_cap) capped;
     SELECT count(*) INTO due_soon FROM (
-        SELECT 1 FROM {{schema}}.jobs j
+        SELECT 1 FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at > p_now AND j.available_at <= p_now + interval '60 seconds' LIMIT p_cap) capped;
     SELECT count(*) INTO dead FROM (SELECT 1 FROM {{schema}}.dead d WHERE d.queue = p_queue LIMIT p_cap) capped;
     -- Runs long past their deadline are left out: with them would come the dead
@@ -44,9 +44,9 @@ BEGIN
     SELECT count(*), coalesce(sum(n.runs), 0) INTO workers, running
     FROM {{schema}}.workers w
     CROSS JOIN LATERAL (
-        SELECT count(*) AS runs FROM (
-            SELECT 1 FROM {{schema}}.jobs j
-            WHERE j.state = 'running' AND j.worker_id = w.id AND j.deadline > p_now - interval '10 minutes' LIMIT p_cap) capped) n
+        SELECT sum(capped.runs) AS runs FROM (
+            SELECT bit_count(b.open) AS runs FROM {{schema}}.batches b
+            WHERE b.finished_at IS NULL AND b.worker_id = w.id AND b.deadline > p_now - interval '10 minutes' LIMIT p_cap) capped) n
     WHERE w.queue = p_queue;
 
     -- The oldest ready job is the first of some priority. 1,000 priorities are
@@ -55,12 +55,12 @@ BEGIN
         v_prio := NULL;
         LOOP
             IF v_prio IS NULL THEN
-                SELECT j.priority, j.available_at INTO v_prio, v_at FROM {{schema}}.jobs j
+                SELECT j.priority, j.available_at INTO v_prio, v_at FROM {{schema}}.waiting j
                 WHERE j.queue = p_queue AND j.state = 'pending'
                   AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
                 ORDER BY j.priority, j.available_at, j.id LIMIT 1;
             ELSE
-                SELECT j.priority, j.available_at INTO v_prio, v_at FROM {{schema}}.jobs j
+                SELECT j.priority, j.available_at INTO v_prio, v_at FROM {{schema}}.waiting j
                 WHERE j.queue = p_queue AND j.state = 'pending' AND j.priority > v_prio AND j.priority < r.hi_priority
                 ORDER BY j.priority, j.available_at, j.id LIMIT 1;
             END IF;

@@ -28,7 +28,7 @@ BEGIN
     WITH gone AS (
         DELETE FROM {{schema}}.dead d WHERE d.id = ANY (p_ids) AND d.queue = p_queue RETURNING d.*
     ), added AS (
-        INSERT INTO {{schema}}.jobs AS j (id, available_at, created_at, max_attempts, priority, state, queue, kind, payload, last_error, errors)
+        INSERT INTO {{schema}}.waiting AS j (id, available_at, created_at, max_attempts, priority, state, queue, kind, payload, last_error, errors)
         SELECT g.id, v_now, g.created_at, g.max_attempts, g.priority, 'pending', g.queue, g.kind, g.payload, g.last_error, g.errors
         FROM gone g
         RETURNING j.id

@@ -60,7 +60,16 @@ func Watch(ctx context.Context, db DB, schema string) error {
 			INSERT INTO invariants.ended SELECT TG_TABLE_SCHEMA, n.queue, n.id, TG_TABLE_NAME FROM new_rows n;
 			RETURN NULL;
 		END $f$;
-		CREATE OR REPLACE TRIGGER invariants_record AFTER INSERT ON `+s+`.finished
+		CREATE OR REPLACE FUNCTION invariants.record_successes() RETURNS trigger LANGUAGE plpgsql AS $f$
+		BEGIN
+			INSERT INTO invariants.ended SELECT TG_TABLE_SCHEMA, NEW.queue, i.id, TG_TABLE_NAME
+			FROM unnest(NEW.ids) WITH ORDINALITY i (id, n)
+			WHERE get_bit(NEW.succeeded & ~OLD.succeeded, (i.n - 1)::integer) = 1;
+			RETURN NULL;
+		END $f$;
+		CREATE OR REPLACE TRIGGER invariants_record AFTER UPDATE ON `+s+`.batches
+			FOR EACH ROW WHEN (NEW.succeeded <> OLD.succeeded) EXECUTE FUNCTION invariants.record_successes();
+		CREATE OR REPLACE TRIGGER invariants_record AFTER INSERT ON `+s+`.ended
 			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION invariants.record();
 		CREATE OR REPLACE TRIGGER invariants_record AFTER INSERT ON `+s+`.dead
 			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION invariants.record();
