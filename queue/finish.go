@@ -30,7 +30,7 @@ type FailOutcome struct {
 	RetryAt time.Time
 }
 
-// Succeed finishes runs as succeeded and returns the ids accepted. The others
+// Succeed finishes runs as succeeded and returns the ids accepted, in no order. The others
 // were refused: their lease was lost, and their results must be dropped.
 //
 // Inside a transaction the jobs are finished when it commits, together with
@@ -41,9 +41,36 @@ func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Re
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	ids, tokens := refArrays(refs)
-	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.succeed, ids, tokens, workerArg(worker))
-	return accepted, wrap("succeed", err)
+	batches := byBatch(refs)
+	keys, runs, idXors := make([][]byte, len(batches)), make([]string, len(batches)), make([]int64, len(batches))
+	byKey := make(map[batchKey]*batchRuns, len(batches))
+	for i, b := range batches {
+		keys[i], runs[i], idXors[i] = b.key[:], string(b.bits), b.idXor
+		byKey[b.key] = b
+	}
+	rows, err := db.Query(ctx, c.stmt.succeed, keys, runs, idXors, workerArg(worker))
+	if err != nil {
+		return nil, wrap("succeed", err)
+	}
+	defer rows.Close()
+	ids := make([]int64, 0, len(refs))
+	for rows.Next() {
+		var key []byte
+		var accepted string
+		if err := rows.Scan(&key, &accepted); err != nil {
+			return nil, wrap("succeed", err)
+		}
+		b := byKey[batchKey(key)]
+		for slot, id := range b.ids {
+			if slot < len(accepted) && accepted[slot] == '1' {
+				ids = append(ids, id)
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, wrap("succeed", err)
+	}
+	return ids, nil
 }
 
 // Fail records failed attempts. A job with attempts left is scheduled again,

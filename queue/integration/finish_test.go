@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -175,6 +176,54 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Expect(e.job(runs[1].ID).Payload).To(MatchJSON(runs[1].Payload))
 	})
 
+	for _, shared := range []bool{false, true} {
+		It(fmt.Sprintf("accepts exactly the runs that are named right and still open, sharing rows: %t (Q3)", shared), func() {
+			e.enqueue(6)
+			alone := []string{}
+			if !shared {
+				alone = nil
+			}
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 6, Alone: alone})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.batches`)).To(Equal(map[bool]int{true: 1, false: 6}[shared]))
+			other := uuid.New()
+			succeed := func(worker uuid.UUID, refs ...queue.Ref) []int64 {
+				GinkgoHelper()
+				ids, err := e.c.Succeed(e.ctx, e.pool, worker, refs)
+				Expect(err).NotTo(HaveOccurred())
+				return ids
+			}
+			bySQL := func(id int64, token uuid.UUID) int {
+				GinkgoHelper()
+				return query[int](e, `SELECT count(*) FROM jobqueue.succeed(ARRAY[$1::bigint], ARRAY[$2::uuid])`, id, token)
+			}
+			Expect(succeed(other, runs[0].Ref)).To(BeEmpty(), "another worker's")
+			Expect(succeed(worker, queue.Ref{ID: runs[1].ID, Token: runs[0].Token})).To(BeEmpty(), "the id of another run")
+			Expect(bySQL(runs[1].ID, runs[0].Token)).To(BeZero(), "the id of another run")
+			Expect(bySQL(runs[0].ID, uuid.New())).To(BeZero(), "a token that never was")
+			past := runs[0].Token
+			past[14], past[15] = 0xff, 0xff
+			Expect(bySQL(runs[0].ID, past)).To(BeZero(), "a place past the batch's end")
+			Expect(succeed(worker, queue.Ref{ID: runs[0].ID, Token: past})).To(BeEmpty(), "a place past the batch's end")
+
+			Expect(succeed(worker, runs[4].Ref, runs[0].Ref)).To(ConsistOf(runs[0].ID, runs[4].ID))
+			Expect(succeed(worker, runs[4].Ref, runs[2].Ref)).To(ConsistOf(runs[2].ID), "one of them again")
+			Expect(bySQL(runs[1].ID, runs[1].Token)).To(Equal(1))
+			Expect(bySQL(runs[1].ID, runs[1].Token)).To(BeZero(), "again")
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'running'`)).To(Equal(2))
+			Expect(e.c.Release(e.ctx, e.pool, worker, refs(runs[3]))).To(ConsistOf(runs[3].ID))
+			Expect(succeed(worker, runs[3].Ref, runs[5].Ref)).To(ConsistOf(runs[5].ID), "one of them given back")
+
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.finished`)).To(Equal(5))
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.batches WHERE finished_at IS NULL`)).To(BeZero())
+			Expect(query[int](e, `SELECT count(DISTINCT finished_at) FROM jobqueue.finished`)).To(Equal(4), "each has the time of its own end")
+			listed, err := e.c.List(e.ctx, e.pool, queue.ListRequest{State: queue.StateSucceeded, Limit: 2})
+			Expect(err).NotTo(HaveOccurred())
+			Expect([]int64{listed[0].ID, listed[1].ID}).To(Equal([]int64{runs[5].ID, runs[4].ID}))
+			Expect(e.job(runs[4].ID).FinishedAt).To(BeTemporally("<", e.job(runs[5].ID).FinishedAt))
+		})
+	}
+
 	DescribeTable("refuses bad arguments, naming argument, value and what is allowed",
 		func(sql, message string) {
 			_, err := e.pool.Exec(e.ctx, sql)
@@ -183,6 +232,9 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.succeed(NULL, '{}')`, "ids is null; allowed: an array of job ids"),
 		Entry(nil, `SELECT jobqueue.succeed('{1}', NULL)`, "tokens is null; allowed: an array of run tokens"),
 		Entry(nil, `SELECT jobqueue.succeed('{1,2}', '{}')`, "tokens is an array of 0; allowed: as many as ids, which are 2"),
+		Entry(nil, `SELECT jobqueue.succeed_many(NULL, '{}', '{}')`, "keys is null; allowed: an array of batch keys"),
+		Entry(nil, `SELECT jobqueue.succeed_many('{a}', '{}', '{1}')`, "runs is an array of 0; allowed: bit strings, one for each key"),
+		Entry(nil, `SELECT jobqueue.succeed_many('{a}', '{1}', NULL)`, "id_xors is null; allowed: numbers, one for each key"),
 		Entry(nil, `SELECT jobqueue.release('{1,NULL}', '{}')`, "ids is an array with a null"),
 		Entry(nil, `SELECT jobqueue.discard('{1}', '{NULL}')`, "tokens is an array with a null"),
 		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', NULL)`, "delay_seconds is null; allowed: 0 to"),

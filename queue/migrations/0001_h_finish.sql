@@ -4,35 +4,78 @@
 -- another session has locked: results must not hang on one job that somebody
 -- cancels in a transaction left open.
 
+-- Marks runs as succeeded, their batches being locked.
+CREATE FUNCTION {{schema}}.mark_succeeded(p_keys bytea[], p_masks varbit[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    WITH done AS (
+        UPDATE {{schema}}.batches b
+        SET open = b.open & ~m.mask, succeeded = b.succeeded | m.mask,
+            finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN v_now END
+        FROM unnest(p_keys, p_masks) m (key, mask)
+        WHERE b.key = m.key
+        RETURNING b.key, b.queue, b.started_at, b.finished_at, m.mask, bit_count(m.mask) AS runs
+    ), timed AS (
+        INSERT INTO {{schema}}.batch_ends (key, ended_at, runs) SELECT d.key, v_now, d.mask FROM done d WHERE d.finished_at IS NULL
+    )
+    INSERT INTO {{schema}}.tallies (queue, succeeded, execution_ms)
+    SELECT d.queue, sum(d.runs), sum(d.runs * greatest(extract(epoch FROM v_now - d.started_at)::double precision * 1000, 0))::bigint
+    FROM done d GROUP BY d.queue;
+END $$;
+
 CREATE FUNCTION {{schema}}.succeed(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v     record;
-    v_now timestamptz := clock_timestamp();
+    v record;
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
-    RETURN QUERY
-    WITH done AS (
-        UPDATE {{schema}}.batches b
-        SET open = b.open & ~m.mask, succeeded = b.succeeded | m.mask,
-            finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN v_now END
-        FROM unnest(v.keys, v.masks) m (key, mask)
-        WHERE b.key = m.key
-        RETURNING b.key, b.queue, b.started_at, b.finished_at, b.ids, m.mask
-    ), timed AS (
-        INSERT INTO {{schema}}.batch_ends (key, ended_at, runs) SELECT d.key, v_now, d.mask FROM done d WHERE d.finished_at IS NULL
-    ), counted AS (
-        INSERT INTO {{schema}}.tallies (queue, succeeded, execution_ms)
-        SELECT d.queue, sum(bit_count(d.mask)), sum(bit_count(d.mask) * greatest(extract(epoch FROM v_now - d.started_at)::double precision * 1000, 0))::bigint
-        FROM done d GROUP BY d.queue
-    )
-    SELECT i.id FROM done d CROSS JOIN LATERAL unnest(d.ids) WITH ORDINALITY i (id, n) WHERE get_bit(d.mask, (i.n - 1)::integer) = 1;
+    IF cardinality(v.keys) > 0 THEN
+        PERFORM {{schema}}.mark_succeeded(v.keys, v.masks);
+        RETURN QUERY
+        SELECT i.id FROM unnest(v.keys, v.masks) m (key, mask)
+        JOIN {{schema}}.batches b ON b.key = m.key
+        CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n) WHERE get_bit(m.mask, (i.n - 1)::integer) = 1;
+    END IF;
 END $$;
 COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 'Finishes runs as succeeded and returns the ids accepted; the others were refused because their lease was lost, and their results must be dropped. In the handler''s own transaction, the job is finished if and only if that commits: check the result before committing. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
+
+-- The same for clients that finish many, at a cost per batch and not per run.
+CREATE FUNCTION {{schema}}.succeed_many(p_keys bytea[], p_runs varbit[], p_id_xors bigint[], p_worker uuid DEFAULT NULL)
+RETURNS TABLE (key bytea, runs varbit)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_keys  bytea[];
+    v_masks varbit[];
+BEGIN
+    IF p_keys IS NULL OR array_position(p_keys, NULL) IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('keys', CASE WHEN p_keys IS NOT NULL THEN 'an array with a null' END, 'an array of batch keys');
+    ELSIF p_runs IS NULL OR array_position(p_runs, NULL) IS NOT NULL OR cardinality(p_runs) <> cardinality(p_keys) THEN
+        PERFORM {{schema}}.bad_argument('runs', CASE WHEN p_runs IS NOT NULL THEN 'an array of ' || cardinality(p_runs) END, 'bit strings, one for each key');
+    ELSIF p_id_xors IS NULL OR array_position(p_id_xors, NULL) IS NOT NULL OR cardinality(p_id_xors) <> cardinality(p_keys) THEN
+        PERFORM {{schema}}.bad_argument('id_xors', CASE WHEN p_id_xors IS NOT NULL THEN 'an array of ' || cardinality(p_id_xors) END, 'numbers, one for each key');
+    END IF;
+    PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE;
+    SELECT array_agg(f.key), array_agg(f.mask & f.open) INTO v_keys, v_masks
+    FROM (SELECT b.key, b.open, b.ids, m.id_xor, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
+          FROM unnest(p_keys, p_runs, p_id_xors) m (key, runs, id_xor) JOIN {{schema}}.batches b ON b.key = m.key
+          WHERE b.finished_at IS NULL AND (p_worker IS NULL OR b.worker_id = p_worker)) f
+    WHERE bit_count(f.mask & f.open) > 0
+      AND f.id_xor = (SELECT bit_xor(i.id) FROM unnest(f.ids) WITH ORDINALITY i (id, n) WHERE get_bit(f.mask, (i.n - 1)::integer) = 1);
+    IF v_keys IS NOT NULL THEN
+        PERFORM {{schema}}.mark_succeeded(v_keys, v_masks);
+        RETURN QUERY SELECT m.key, m.runs FROM unnest(v_keys, v_masks) m (key, runs);
+    END IF;
+END $$;
+COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid) IS
+'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER

@@ -1,0 +1,52 @@
+package queue
+
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+)
+
+// A run's token is the key of the batch that its claim made, and its place there
+// as a big-endian number (docs/sql-protocol.md, succeed_many).
+const batchKeyBytes = 14
+
+type batchKey [batchKeyBytes]byte
+
+func splitToken(token uuid.UUID) (key batchKey, slot int) {
+	return batchKey(token[:batchKeyBytes]), int(binary.BigEndian.Uint16(token[batchKeyBytes:]))
+}
+
+// batchRuns are runs of one batch, as succeed_many takes them.
+type batchRuns struct {
+	key   batchKey
+	bits  []byte  // '1' at the places of the runs
+	ids   []int64 // by place
+	idXor int64   // by which the database notices an id that is not its token's
+}
+
+// byBatch gathers runs by batch, in order of first appearance. A run named twice
+// counts once.
+func byBatch(refs []Ref) []*batchRuns {
+	var all []*batchRuns
+	byKey := map[batchKey]*batchRuns{}
+	var b *batchRuns
+	for _, ref := range refs {
+		key, slot := splitToken(ref.Token)
+		if b == nil || b.key != key {
+			if b = byKey[key]; b == nil {
+				b = &batchRuns{key: key}
+				byKey[key] = b
+				all = append(all, b)
+			}
+		}
+		for len(b.bits) <= slot {
+			b.bits = append(b.bits, '0')
+			b.ids = append(b.ids, 0)
+		}
+		if b.bits[slot] == '0' {
+			b.bits[slot], b.ids[slot] = '1', ref.ID
+			b.idXor ^= ref.ID
+		}
+	}
+	return all
+}
