@@ -7,13 +7,20 @@ import (
 )
 
 // A run's token is the key of the batch that its claim made, and its place there
-// as a big-endian number (docs/sql-protocol.md, succeed_many).
+// as a big-endian number (docs/sql-protocol.md, claim_many and
+// succeed_many).
 const batchKeyBytes = 14
 
 type batchKey [batchKeyBytes]byte
 
 func splitToken(token uuid.UUID) (key batchKey, slot int) {
 	return batchKey(token[:batchKeyBytes]), int(binary.BigEndian.Uint16(token[batchKeyBytes:]))
+}
+
+func joinToken(key batchKey, slot int) (token uuid.UUID) {
+	copy(token[:], key[:])
+	binary.BigEndian.PutUint16(token[batchKeyBytes:], uint16(slot))
+	return token
 }
 
 // batchRuns are runs of one batch, as succeed_many takes them.

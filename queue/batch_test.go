@@ -40,7 +40,8 @@ func TestByBatch(t *testing.T) {
 			}
 		})
 	}
-	if _, slot := splitToken(token(1, 999)); slot != 999 {
-		t.Errorf("slot is %d, want 999", slot)
+	key, slot := splitToken(token(1, 999))
+	if slot != 999 || joinToken(key, slot) != token(1, 999) {
+		t.Errorf("%s is split into %x and %d, and joined to %s", token(1, 999), key, slot, joinToken(key, slot))
 	}
 }

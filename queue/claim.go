@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,8 +64,7 @@ type ClaimRequest struct {
 }
 
 // Claim takes up to Limit ready jobs in order of priority, available time and
-// id, gives each a new run token, and returns them in that order, those alone
-// first. It is one
+// id, gives each a new run token, and returns them in that order. It is one
 // statement and, outside a transaction, committed when it returns. Claims never
 // wait for each other: a job that another is claiming is passed over.
 //
@@ -85,22 +86,50 @@ func (c *Client) Claim(ctx context.Context, db DB, req ClaimRequest) ([]Run, err
 	}
 	defer rows.Close()
 	var runs []Run
+	batches := 0
 	for rows.Next() {
-		run := Run{Queue: req.Queue}
-		if err := scanRun(rows, &run); err != nil {
+		if runs, err = appendBatch(runs, rows, req.Queue); err != nil {
 			return nil, wrap("claim", err)
 		}
-		runs = append(runs, run)
+		batches++
 	}
-	return runs, wrap("claim", rows.Err())
+	if err := rows.Err(); err != nil {
+		return nil, wrap("claim", err)
+	}
+	if batches > 1 {
+		slices.SortFunc(runs, func(a, b Run) int {
+			return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.AvailableAt.Compare(b.AvailableAt), cmp.Compare(a.ID, b.ID))
+		})
+	}
+	return runs, nil
 }
 
-func scanRun(rows pgx.Rows, run *Run) error {
-	var timeout, lease int64
-	err := rows.Scan(&run.ID, &run.Token, &run.Kind, (*[]byte)(&run.Payload), &run.Priority,
-		&run.Attempt, &run.MaxAttempts, &run.CreatedAt, &run.AvailableAt, &run.StartedAt,
-		&run.Deadline, &timeout, &lease)
-	run.Timeout = time.Duration(timeout) * time.Millisecond
-	run.Lease = time.Duration(lease) * time.Millisecond
-	return err
+// appendBatch reads one row of claim_many.
+func appendBatch(runs []Run, rows pgx.Rows, queue string) ([]Run, error) {
+	var (
+		key                    []byte
+		ids                    []int64
+		kinds                  []string
+		payloads               []string
+		priorities             []int16
+		attempts, maxAttempts  []int32
+		createdAt, availableAt []time.Time
+		startedAt, deadline    time.Time
+		timeoutMS, leaseMS     int64
+	)
+	if err := rows.Scan(&key, &ids, &kinds, &payloads, &priorities, &attempts, &maxAttempts, &createdAt, &availableAt,
+		&startedAt, &deadline, &timeoutMS, &leaseMS); err != nil {
+		return nil, err
+	}
+	runs = slices.Grow(runs, len(ids))
+	for slot, id := range ids {
+		runs = append(runs, Run{
+			Ref: Ref{ID: id, Token: joinToken(batchKey(key), slot)}, Queue: queue, Kind: kinds[slot],
+			Payload: json.RawMessage(payloads[slot]), Priority: priorities[slot],
+			Attempt: int(attempts[slot]), MaxAttempts: int(maxAttempts[slot]),
+			CreatedAt: createdAt[slot], AvailableAt: availableAt[slot], StartedAt: startedAt, Deadline: deadline,
+			Timeout: time.Duration(timeoutMS) * time.Millisecond, Lease: time.Duration(leaseMS) * time.Millisecond,
+		})
+	}
+	return runs, nil
 }

@@ -25,8 +25,8 @@ func newStatements(schema string) statements {
 	return statements{
 		enqueue: call("id", "enqueue_many", "$1::text, $2::text[], $3::text[]::jsonb[], $4::smallint[], "+
 			"$5::double precision[], $6::text[]::timestamptz[], $7::integer[]"),
-		claim: call("id, token, kind, payload, priority, attempt, max_attempts, created_at, available_at, "+
-			"started_at, deadline, timeout_ms, lease_ms", "claim",
+		claim: call("key, ids, kinds, payloads::text[], priorities, attempts, max_attempts, created_ats, available_ats, "+
+			"started_at, deadline, timeout_ms, lease_ms", "claim_many",
 			"$1::text, $2::uuid, $3::integer, $4::text[], $5::text, $6::text[]"),
 		heartbeat:    call("lost, lease_expires_at, now, policy", "heartbeat", "$1::uuid, $2::text, $3::bigint[], $4::text[]::uuid[]"),
 		release:      call("id", "release", refs+", $3::uuid"),

@@ -115,9 +115,6 @@ func (m *model) claim() {
 		Expect(runs).To(BeEmpty())
 		return
 	}
-	slices.SortFunc(runs, func(a, b queue.Run) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.AvailableAt.Compare(b.AvailableAt), cmp.Compare(a.ID, b.ID))
-	})
 	Expect(runIDs(runs)).To(Equal(want))
 	for i, j := range ready {
 		j.state, j.worker, j.ref = queue.StateRunning, w, runs[i].Ref

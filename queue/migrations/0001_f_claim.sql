@@ -31,7 +31,8 @@ BEGIN
     RETURN cardinality(v_ids);
 END $$;
 
-CREATE FUNCTION {{schema}}.claim(
+-- The work of claim, with one row per batch: its cost per job is smaller by far.
+CREATE FUNCTION {{schema}}.claim_many(
     p_queue  text,
     p_worker uuid,
     p_limit  integer DEFAULT 1,
@@ -39,8 +40,8 @@ CREATE FUNCTION {{schema}}.claim(
     p_pod    text    DEFAULT NULL,
     p_alone  text[]  DEFAULT NULL
 ) RETURNS TABLE (
-    id bigint, token uuid, kind text, payload jsonb, priority smallint, attempt integer, max_attempts integer,
-    created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz,
+    key bytea, ids bigint[], kinds text[], payloads jsonb[], priorities smallint[], attempts integer[], max_attempts integer[],
+    created_ats timestamptz[], available_ats timestamptz[], started_at timestamptz, deadline timestamptz,
     timeout_ms bigint, lease_ms bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER
@@ -52,18 +53,14 @@ DECLARE
     v_marked   boolean;
     v_now      timestamptz := clock_timestamp();
     v_walk     bigint;
-    v_deadline timestamptz;
-    v_timeout  bigint;
-    v_lease    bigint;
     v_jobs     {{schema}}.waiting[]; -- those that share a batch
     v_ids      bigint[];
     v_places   tid[];
     v_alone    tid[];
-    v_key      bytea;
     v_n        integer;
-    v_from     integer;
     v_some     {{schema}}.waiting[];
-    v_some_ids bigint[];
+    v_min      bigint;
+    v_max      bigint;
 BEGIN
     SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
            w.queue AS worker_queue, w.pod AS worker_pod, w.heartbeat_at, w.lease_expires_at,
@@ -148,9 +145,10 @@ BEGIN
     IF v_n = 0 THEN
         RETURN;
     END IF;
-    v_deadline := v_now + q.timeout + q.lease;
-    v_timeout := (extract(epoch FROM q.timeout) * 1000)::bigint;
-    v_lease := (extract(epoch FROM q.lease) * 1000)::bigint;
+    started_at := v_now;
+    deadline := v_now + q.timeout + q.lease;
+    timeout_ms := (extract(epoch FROM q.timeout) * 1000)::bigint;
+    lease_ms := (extract(epoch FROM q.lease) * 1000)::bigint;
     INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, v_n);
 
     IF v_alone IS NOT NULL THEN
@@ -159,39 +157,60 @@ BEGIN
             DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_alone) RETURNING w AS job, w.id
         ), taken AS (
             INSERT INTO {{schema}}.batches AS b (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
-            SELECT v_now, v_deadline, p_worker, g.id, g.id, {{schema}}.new_batch_key(), B'1', B'0', p_queue, ARRAY[g.id], ARRAY[g.job]
+            SELECT started_at, deadline, p_worker, g.id, g.id, {{schema}}.new_batch_key(), B'1', B'0', p_queue, ARRAY[g.id], ARRAY[g.job]
             FROM gone g
-            RETURNING b.key, b.jobs
+            RETURNING b.key, b.ids, b.jobs
         )
-        SELECT j.id, {{schema}}.run_token(t.key, 0), j.kind, j.payload, j.priority, j.attempt + 1, j.max_attempts, j.created_at, j.available_at,
-               v_now, v_deadline, v_timeout, v_lease
-        FROM taken t CROSS JOIN LATERAL unnest(t.jobs) j
-        ORDER BY j.priority, j.available_at, j.id;
+        SELECT t.key, t.ids, ARRAY[j.kind], ARRAY[j.payload], ARRAY[j.priority], ARRAY[j.attempt + 1], ARRAY[j.max_attempts],
+               ARRAY[j.created_at], ARRAY[j.available_at], started_at, deadline, timeout_ms, lease_ms
+        FROM taken t CROSS JOIN LATERAL unnest(t.jobs) j;
     END IF;
     IF v_places IS NULL THEN
         RETURN;
     END IF;
     DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_places);
     FOR v_from IN 1 .. cardinality(v_ids) BY 1000 LOOP
-        v_key := {{schema}}.new_batch_key();
         IF cardinality(v_ids) <= 1000 THEN
-            v_some := v_jobs; v_some_ids := v_ids;
+            v_some := v_jobs; ids := v_ids;
         ELSE
-            v_some := v_jobs[v_from : v_from + 999]; v_some_ids := v_ids[v_from : v_from + 999];
+            v_some := v_jobs[v_from : v_from + 999]; ids := v_ids[v_from : v_from + 999];
         END IF;
+        SELECT array_agg(j.kind), array_agg(j.payload), array_agg(j.priority), array_agg(j.attempt + 1), array_agg(j.max_attempts),
+               array_agg(j.created_at), array_agg(j.available_at), min(j.id), max(j.id)
+          INTO kinds, payloads, priorities, attempts, max_attempts, created_ats, available_ats, v_min, v_max
+        FROM unnest(v_some) j;
+        key := {{schema}}.new_batch_key();
         INSERT INTO {{schema}}.batches (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
-        SELECT v_now, v_deadline, p_worker, min(i), max(i), v_key, repeat('1', count(*)::integer)::varbit, repeat('0', count(*)::integer)::varbit,
-               p_queue, v_some_ids, v_some
-        FROM unnest(v_some_ids) i;
-        RETURN QUERY
-        SELECT j.id, {{schema}}.run_token(v_key, j.n - 1), j.kind, j.payload, j.priority, j.attempt + 1, j.max_attempts, j.created_at, j.available_at,
-               v_now, v_deadline, v_timeout, v_lease
-        FROM unnest(v_some) WITH ORDINALITY
-            j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n);
+        VALUES (started_at, deadline, p_worker, v_min, v_max, key, repeat('1', cardinality(ids))::varbit, repeat('0', cardinality(ids))::varbit,
+                p_queue, ids, v_some);
+        RETURN NEXT;
     END LOOP;
 END $$;
+COMMENT ON FUNCTION {{schema}}.claim_many(text, uuid, integer, text[], text, text[]) IS
+'The same as claim, with a row per batch and an array per column, for clients that claim thousands in a second. The token of the run at place i of its arrays, counted from 0, is key followed by i as a two-byte big-endian number. The rows are in no order; in each, jobs are in order of priority, available_at and id. Errors: as claim.';
+
+CREATE FUNCTION {{schema}}.claim(
+    p_queue  text,
+    p_worker uuid,
+    p_limit  integer DEFAULT 1,
+    p_kinds  text[]  DEFAULT NULL,
+    p_pod    text    DEFAULT NULL,
+    p_alone  text[]  DEFAULT NULL
+) RETURNS TABLE (
+    id bigint, token uuid, kind text, payload jsonb, priority smallint, attempt integer, max_attempts integer,
+    created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz,
+    timeout_ms bigint, lease_ms bigint
+)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+    SELECT j.id, {{schema}}.run_token(c.key, j.n - 1), j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.created_at, j.available_at,
+           c.started_at, c.deadline, c.timeout_ms, c.lease_ms
+    FROM {{schema}}.claim_many(p_queue, p_worker, p_limit, p_kinds, p_pod, p_alone) c
+    CROSS JOIN LATERAL unnest(c.ids, c.kinds, c.payloads, c.priorities, c.attempts, c.max_attempts, c.created_ats, c.available_ats) WITH ORDINALITY
+        j (id, kind, payload, priority, attempt, max_attempts, created_at, available_at, n)
+    ORDER BY j.priority, j.available_at, j.id
+$$;
 COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text, text[]) IS
-'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order, those alone first. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
+'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
 queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when half a heartbeat old. limit: 1 to 10000. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
 Each job returned is running under a new token. Finish it with succeed, fail, snooze, discard or release before the lease of the worker (renewed by heartbeat) or the deadline passes. timeout_ms is how long the handler may run.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';

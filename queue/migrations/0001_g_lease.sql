@@ -42,10 +42,10 @@ BEGIN
     v_held := ARRAY(
         SELECT i.id
         FROM {{schema}}.named(p_ids, p_tokens) n
-        JOIN {{schema}}.batches b ON b.key = n.key
+        CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = n.key OFFSET 0) b
         CROSS JOIN LATERAL {{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) mask
         CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n)
-        WHERE b.finished_at IS NULL AND get_bit(mask, (i.n - 1)::integer) = 1);
+        WHERE get_bit(mask, (i.n - 1)::integer) = 1);
     lost := ARRAY(SELECT unnest(p_ids) EXCEPT SELECT unnest(v_held));
     policy := {{schema}}.policy_json(q);
     PERFORM {{schema}}.fold('5 s');

@@ -10,12 +10,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
-    WITH done AS (
+    WITH m AS MATERIALIZED (
+        SELECT * FROM {{schema}}.places(p_keys, p_masks)
+    ), done AS (
         UPDATE {{schema}}.batches b
         SET open = b.open & ~m.mask, succeeded = b.succeeded | m.mask,
             finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN v_now END
-        FROM unnest(p_keys, p_masks) m (key, mask)
-        WHERE b.key = m.key
+        FROM m WHERE b.ctid = m.place
         RETURNING b.key, b.queue, b.started_at, b.finished_at, m.mask, bit_count(m.mask) AS runs
     ), timed AS (
         INSERT INTO {{schema}}.batch_ends (key, ended_at, runs) SELECT d.key, v_now, d.mask FROM done d WHERE d.finished_at IS NULL
@@ -38,7 +39,7 @@ BEGIN
         PERFORM {{schema}}.mark_succeeded(v.keys, v.masks);
         RETURN QUERY
         SELECT i.id FROM unnest(v.keys, v.masks) m (key, mask)
-        JOIN {{schema}}.batches b ON b.key = m.key
+        CROSS JOIN LATERAL (SELECT x.ids FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
         CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n) WHERE get_bit(m.mask, (i.n - 1)::integer) = 1;
     END IF;
 END $$;
@@ -63,10 +64,15 @@ BEGIN
         PERFORM {{schema}}.bad_argument('id_xors', CASE WHEN p_id_xors IS NOT NULL THEN 'an array of ' || cardinality(p_id_xors) END, 'numbers, one for each key');
     END IF;
     PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE;
-    SELECT array_agg(f.key), array_agg(f.mask & f.open) INTO v_keys, v_masks
-    FROM (SELECT b.key, b.open, b.ids, m.id_xor, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
-          FROM unnest(p_keys, p_runs, p_id_xors) m (key, runs, id_xor) JOIN {{schema}}.batches b ON b.key = m.key
-          WHERE b.finished_at IS NULL AND (p_worker IS NULL OR b.worker_id = p_worker)) f
+    -- A bit string is as long as its client saw fit: made as long as the batch's here,
+    -- once.
+    WITH f AS MATERIALIZED (
+        SELECT b.key, b.open, b.ids, m.id_xor, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
+        FROM unnest(p_keys, p_runs, p_id_xors) m (key, runs, id_xor)
+        CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
+        WHERE p_worker IS NULL OR b.worker_id = p_worker
+    )
+    SELECT array_agg(f.key), array_agg(f.mask & f.open) INTO v_keys, v_masks FROM f
     WHERE bit_count(f.mask & f.open) > 0
       AND f.id_xor = (SELECT bit_xor(i.id) FROM unnest(f.ids) WITH ORDINALITY i (id, n) WHERE get_bit(f.mask, (i.n - 1)::integer) = 1);
     IF v_keys IS NOT NULL THEN
@@ -244,7 +250,7 @@ BEGIN
         SELECT array_agg(m.key), array_agg(m.mask) INTO v_keys, v_masks
         FROM (SELECT b.key, (b.open & (SELECT bit_or(set_bit(b.open & ~b.open, (x.n - 1)::integer, 1))
                                        FROM unnest(b.ids) WITH ORDINALITY x (id, n) WHERE x.id = ANY (p_ids)))::varbit AS mask
-              FROM {{schema}}.batches b WHERE b.key = ANY (v_keys) AND b.finished_at IS NULL) m
+              FROM {{schema}}.batches b WHERE b.key = ANY (v_keys)) m
         WHERE bit_count(m.mask) > 0;
         WITH found AS (
             SELECT r.worker_id, r.started_at, (r.job).* FROM {{schema}}.jobs_of(v_keys, v_masks) r
