@@ -65,7 +65,7 @@ image: build ## Write the container image into bin/jobqueue-image.tar, without a
 .PHONY: test-unit
 test-unit: ## Unit tests of every module.
 	$(GOTEST) $$(go list ./... | grep -v -E '/(integration|e2e|charts)(/|$$)')
-	@for module in hack/tools hack/image hack/localcluster; do \
+	@for module in hack/tools hack/image hack/localcluster hack/bench; do \
 	  echo "go -C $$module test ./..."; go -C $$module test -count=1 ./... || exit 1; done
 
 .PHONY: test-integration
@@ -83,6 +83,10 @@ postgres: ## Make sure that PostgreSQL's server programs are installed.
 .PHONY: assets
 assets: $(BIN)/localcluster ## Build etcd, kube-apiserver and kubectl (minutes the first time).
 	@$(BIN)/localcluster build
+
+.PHONY: bench
+bench: ## Measure against the rivals: River, gue, Graphile Worker, pg-boss (BENCH_ARGS, such as -parts=drain).
+	@hack/bench.sh $(BENCH_ARGS)
 
 ##@ The local cluster
 

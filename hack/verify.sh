@@ -8,7 +8,7 @@ digest() { git ls-files -co --exclude-standard -z | xargs -0 sha256sum 2>/dev/nu
 before=$(digest)
 hack/generate.sh
 go mod tidy
-for module in hack/tools hack/image hack/localcluster; do go -C "$module" mod tidy; done
+for module in hack/tools hack/image hack/localcluster hack/bench; do go -C "$module" mod tidy; done
 if [[ $(digest) != "$before" ]]; then
   git --no-pager diff --stat
   echo "Generated files or go.mod files were not current: commit what 'make generate' and 'go mod tidy' changed." >&2
