@@ -93,7 +93,11 @@ func (e *engine) want() int {
 	if e.completer.unwritten() > 2*batch+e.cfg.Slots {
 		return 0 // results first; the completer nudges when it has written some
 	}
-	e.backlog.setAhead(e.pace.ahead(e.cfg.Slots, batch))
+	ahead := 0
+	if e.begun.Load() >= provenRuns { // till then, jobs have rows of their own: few at a time
+		ahead = e.pace.ahead(e.cfg.Slots, batch)
+	}
+	e.backlog.setAhead(ahead)
 	return min(e.backlog.room(), batch)
 }
 

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // provenRuns is how many handlers of a kind must have returned without finishing
 // their job in a transaction of their own before its jobs may share rows.
-const provenRuns = 32
+const provenRuns = 16
 
 // sharing decides whether the jobs of one kind may share rows in the database,
 // which is several times faster. A handler that finishes its job in its own
