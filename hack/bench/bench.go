@@ -171,34 +171,40 @@ const finishPoll = 5 * time.Millisecond
 // drained is the outcome of a drain.
 type drained struct {
 	jobs    int64         // finished in the database
-	elapsed time.Duration // from go until the last was
+	started time.Time     // when the workers were told to go
+	elapsed time.Duration // from then until the last was finished
 	limited bool          // the time was up before
 }
 
 func (r drained) rate() float64 { return float64(r.jobs) / r.elapsed.Seconds() }
 
-// run tells waiting workers to go, and waits until all jobs are finished in the
-// database, or the limit is reached.
-func (b *bench) run(ctx context.Context, c contender, d *database, w *crew, jobs int) (drained, error) {
+// run tells waiting workers to go, and waits until that many jobs, and all that there
+// are, are finished in the database, or the limit is reached.
+func (b *bench) run(ctx context.Context, c contender, d *database, w *crew, jobs int, limit time.Duration) (drained, error) {
 	state := states[c.program]
+	var before, after int64
+	if err := d.conn.QueryRow(ctx, state.finished, jobs).Scan(&before); err != nil {
+		return drained{}, err
+	}
 	start := time.Now()
 	if err := w.tell("go"); err != nil {
 		return drained{}, err
 	}
-	r, err := b.await(ctx, state, d, w, jobs, start)
+	r, err := b.await(ctx, state, d, w, jobs, start, limit)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", c.name, err)
 	}
-	if err := d.conn.QueryRow(ctx, state.finished, jobs).Scan(&r.jobs); err != nil {
+	if err := d.conn.QueryRow(ctx, state.finished, jobs).Scan(&after); err != nil {
 		return r, err
 	}
+	r.jobs = after - before
 	if !r.limited && r.jobs != int64(jobs) {
 		return r, fmt.Errorf("%s: of %d jobs %d are finished in the database, and no other is left", c.name, jobs, r.jobs)
 	}
 	return r, nil
 }
 
-func (b *bench) await(ctx context.Context, state state, d *database, w *crew, jobs int, start time.Time) (drained, error) {
+func (b *bench) await(ctx context.Context, state state, d *database, w *crew, jobs int, start time.Time, limit time.Duration) (drained, error) {
 	for {
 		if err := w.failed(); err != nil {
 			return drained{}, err
@@ -212,10 +218,10 @@ func (b *bench) await(ctx context.Context, state state, d *database, w *crew, jo
 			}
 		}
 		if !live {
-			return drained{elapsed: asked.Sub(start)}, nil
+			return drained{started: start, elapsed: asked.Sub(start)}, nil
 		}
-		if asked.Sub(start) > b.opts.limit {
-			return drained{elapsed: asked.Sub(start), limited: true}, nil
+		if asked.Sub(start) > limit {
+			return drained{started: start, elapsed: asked.Sub(start), limited: true}, nil
 		}
 		select {
 		case <-ctx.Done():

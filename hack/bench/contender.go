@@ -23,6 +23,7 @@ var (
 	gueFast         = contender{name: "gue, fastest", program: "gue", mode: modeFast, processes: 1, most: 20_000}
 	graphileDefault = contender{name: "Graphile Worker, defaults", program: "graphile", processes: 1, most: 5_000}
 	graphileFast    = contender{name: "Graphile Worker, fastest", program: "graphile", mode: modeFast, processes: 2}
+	graphilePrompt  = contender{name: "Graphile Worker, 24 at once", program: "graphile", mode: modePrompt, processes: 1}
 	bossDefault     = contender{name: "pg-boss, defaults", program: "pgboss", processes: 1, most: 5}
 	bossFast        = contender{name: "pg-boss, fastest", program: "pgboss", mode: modeFast, processes: 1}
 	bossPrompt      = contender{name: "pg-boss, listening", program: "pgboss", mode: modePrompt, processes: 1}

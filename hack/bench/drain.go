@@ -130,7 +130,7 @@ func (b *bench) drainFilled(ctx context.Context, c contender, d *database, jobs 
 		return drained{}, err
 	}
 	defer w.kill()
-	r, err := b.run(ctx, c, d, w, jobs)
+	r, err := b.run(ctx, c, d, w, jobs, b.opts.limit)
 	if err != nil {
 		return r, err
 	}

@@ -56,6 +56,12 @@ var parts = []part{
 	{"drain", (*bench).drain},
 	{"cost", (*bench).cost},
 	{"ceiling", (*bench).ceiling},
+	{"enqueue", (*bench).enqueue},
+	{"latency", (*bench).latency},
+	{"scale", (*bench).scale},
+	{"adversity", (*bench).adversity},
+	{"memory", (*bench).memory},
+	{"idle", (*bench).idle},
 }
 
 func main() {
@@ -154,7 +160,10 @@ func parseOptions(args []string) (options, error) {
 	if *contenders != "" {
 		o.contenders = strings.Split(*contenders, ",")
 	}
-	for name, n := range map[string]int{"-rounds": o.rounds, "-jobs": o.jobs} {
+	for name, n := range map[string]int{
+		"-rounds": o.rounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
+		"-memory-jobs": o.memoryJobs, "-idle-queues": o.idleQueues,
+	} {
 		if n < 1 {
 			return o, fmt.Errorf("%s is %d: it must be at least 1", name, n)
 		}

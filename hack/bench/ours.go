@@ -130,7 +130,7 @@ type claimTracer struct{}
 type claimStarted struct{}
 
 func (claimTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, ".claim(") {
+	if strings.Contains(data.SQL, ".claim") {
 		return context.WithValue(ctx, claimStarted{}, time.Now())
 	}
 	return ctx

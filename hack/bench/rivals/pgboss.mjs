@@ -35,7 +35,8 @@ export const pgboss = {
 };
 
 function working(instance, spec, ran) {
-  const options = spec.mode === "prompt" ? { pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5 } : {};
+  const prompt = { batchSize: 100, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5 };
+  const options = spec.mode === "prompt" ? prompt : {};
   const handler = async (jobs) => {
     for (const job of jobs) ran(job.data);
   };
