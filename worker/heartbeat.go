@@ -84,6 +84,10 @@ func (e *engine) beatOne(ctx context.Context, id *identity) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
+	if !id.holdRow(call) {
+		return id.isGone()
+	}
+	defer id.freeRow()
 	jobs := id.active()
 	refs := make([]queue.Ref, len(jobs))
 	for i, h := range jobs {
@@ -111,10 +115,15 @@ func (e *engine) beatOne(ctx context.Context, id *identity) bool {
 func (e *engine) unregister(ctx context.Context, id *identity) bool {
 	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
+	if !id.holdRow(call) {
+		return id.isGone()
+	}
 	if err := e.client.Unregister(call, e.pool, id.id); err != nil {
+		id.freeRow()
 		e.log.Warn("worker row not removed, trying again", "worker", id.id, "error", err)
 		return false
 	}
+	close(id.gone)
 	e.identities.forget(id)
 	return true
 }

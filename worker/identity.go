@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -19,6 +20,11 @@ import (
 type identity struct {
 	id uuid.UUID
 
+	// Statements that write the row take the token from row, one at a time; gone is
+	// closed with the row's end. A heartbeat that came after it would make it anew.
+	row  chan struct{}
+	gone chan struct{}
+
 	mu        sync.Mutex
 	renewedAt time.Time     // local, before the last successful renewal was sent
 	lease     time.Duration // what that renewal was good for
@@ -29,7 +35,34 @@ type identity struct {
 }
 
 func newIdentity() *identity {
-	return &identity{id: uuid.New(), jobs: map[*held]struct{}{}}
+	i := &identity{id: uuid.New(), jobs: map[*held]struct{}{}, row: make(chan struct{}, 1), gone: make(chan struct{})}
+	i.freeRow()
+	return i
+}
+
+// holdRow waits for the right to write the identity's row. It is false when ctx is
+// done or the row is gone.
+func (i *identity) holdRow(ctx context.Context) bool {
+	select {
+	case <-i.row:
+		return true
+	case <-i.gone:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (i *identity) freeRow() { i.row <- struct{}{} }
+
+// isGone is true once the row has been removed.
+func (i *identity) isGone() bool {
+	select {
+	case <-i.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // renew notes a lease extended by a statement that was sent at sentAt.

@@ -1,9 +1,28 @@
 package worker
 
 import (
+	"context"
 	"testing"
 	"time"
 )
+
+func TestNobodyWritesARowThatIsGone(t *testing.T) {
+	id := newIdentity()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if !id.holdRow(ctx) {
+		t.Fatal("the row of a new identity cannot be held")
+	}
+	if id.holdRow(ctx) || id.isGone() {
+		t.Fatal("the row was held twice")
+	}
+	waiting := make(chan bool)
+	go func() { waiting <- id.holdRow(context.Background()) }()
+	close(id.gone)
+	if <-waiting || !id.isGone() {
+		t.Error("a row that is gone was held")
+	}
+}
 
 func TestIdentityExpiresByItsOwnClock(t *testing.T) {
 	start := time.Now()

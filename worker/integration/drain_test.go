@@ -141,21 +141,29 @@ var _ = Describe("Draining a queue", func() {
 	It("takes a new policy without a restart, and stops claiming while suspended (W10, P4)", func(ctx context.Context) {
 		f := setUp(ctx, func(p *queue.Policy) { p.Heartbeat = 100 * time.Millisecond })
 		limits := make(chan time.Duration, 100)
-		f.start(ctx, worker.Config{PollInterval: 50 * time.Millisecond}, func(w *worker.Worker) {
+		w := f.start(ctx, worker.Config{PollInterval: 50 * time.Millisecond, PollMax: 50 * time.Millisecond}, func(w *worker.Worker) {
 			worker.Handle(w, "limit", func(ctx context.Context, _ *worker.Job[struct{}]) error {
 				deadline, _ := ctx.Deadline()
 				limits <- time.Until(deadline)
 				return nil
 			})
 		})
+		// A claim that is under way while the policy changes has the former one.
+		claimsBegunBeforeAreOver := func() {
+			GinkgoHelper()
+			before := w.metric("claims_total", "")()
+			Eventually(w.metric("claims_total", "")).Should(BeNumerically(">=", before+2))
+		}
 		f.enqueue(ctx, "limit", struct{}{}, 1)
 		Eventually(limits).Should(Receive(BeNumerically("~", time.Minute, 5*time.Second)))
 
 		f.setPolicy(ctx, func(p *queue.Policy) { p.Timeout, p.Generation = time.Hour, 1 })
+		claimsBegunBeforeAreOver()
 		f.enqueue(ctx, "limit", struct{}{}, 1)
 		Eventually(limits).Should(Receive(BeNumerically("~", time.Hour, 5*time.Second)))
 
 		f.setPolicy(ctx, func(p *queue.Policy) { p.Suspended, p.Generation = true, 2 })
+		claimsBegunBeforeAreOver()
 		f.enqueue(ctx, "limit", struct{}{}, 1)
 		Consistently(limits, "500ms").ShouldNot(Receive())
 
