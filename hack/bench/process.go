@@ -133,8 +133,7 @@ func (p *process) end(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		_ = p.cmd.Process.Kill() // it may have just ended
-		<-done
-		return fmt.Errorf("%s did not end within %s", p.name, endTimeout)
+		return fmt.Errorf("%s did not end within %s and was killed: %w", p.name, endTimeout, <-done)
 	}
 }
 
