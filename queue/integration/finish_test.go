@@ -176,6 +176,29 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Expect(e.job(runs[1].ID).Payload).To(MatchJSON(runs[1].Payload))
 	})
 
+	It("gives large jobs and retried ones a row each, whatever is asked for", func() {
+		e.enqueue(5, func(i int, j *queue.NewJob) {
+			if i == 1 {
+				j.Payload = strings.Repeat("compressible ", 10_000)
+			}
+		})
+		sharing := func() []queue.Run {
+			GinkgoHelper()
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 5, Alone: []string{}})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(runs).To(HaveLen(5))
+			return runs
+		}
+		runs := sharing()
+		Expect(query[[]int](e, `SELECT array_agg(length(open) ORDER BY length(open)) FROM jobqueue.batches`)).To(Equal([]int{1, 4}))
+		_, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: runs[0].Ref, Error: "once"}})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.c.Release(e.ctx, e.pool, worker, refs(runs[1:]...))).To(HaveLen(4))
+		e.due()
+		sharing()
+		Expect(query[[]int](e, `SELECT array_agg(length(open) ORDER BY length(open)) FROM jobqueue.batches`)).To(Equal([]int{1, 1, 3}))
+	})
+
 	for _, shared := range []bool{false, true} {
 		It(fmt.Sprintf("accepts exactly the runs that are named right and still open, sharing rows: %t (Q3)", shared), func() {
 			e.enqueue(6)

@@ -105,8 +105,9 @@ BEGIN
         PERFORM {{schema}}.promote(p_queue, greatest(p_limit, 100));
     END IF;
 
-    -- A job has a batch to itself if its kind is to, or if it is large: a batch is one
-    -- value, whose size is bounded thereby.
+    -- A job has a batch to itself if its kind is to, or if it is large (only what is
+    -- large is compressed) or may be, with the errors it has had: a batch is one value,
+    -- whose size is bounded thereby.
     IF v_marked THEN
         SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.id) FILTER (WHERE NOT f.alone),
                array_agg(f.place) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE f.alone)
@@ -118,7 +119,7 @@ BEGIN
                 SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
                 FROM {{schema}}.waiting w
                 CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
-                    OR pg_column_size(w.payload) + coalesce(pg_column_size(w.errors), 0) > 2000 AS alone) big
+                    OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
                 WHERE w.queue = p_queue AND w.state = 'pending'
                   AND (w.priority, w.available_at, w.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND w.priority < r.hi_priority
                   AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
@@ -132,7 +133,7 @@ BEGIN
             SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
             FROM {{schema}}.waiting w
             CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
-                OR pg_column_size(w.payload) + coalesce(pg_column_size(w.errors), 0) > 2000 AS alone) big
+                OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
             WHERE w.queue = p_queue AND w.state = 'pending' AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
             ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) f;
     END IF;
