@@ -57,3 +57,13 @@ func byBatch(refs []Ref) []*batchRuns {
 	}
 	return all
 }
+
+// named appends the ids at the places that are set in bits.
+func (b *batchRuns) named(bits string, ids []int64) []int64 {
+	for slot, id := range b.ids {
+		if slot < len(bits) && bits[slot] == '1' {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

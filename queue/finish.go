@@ -38,8 +38,20 @@ type FailOutcome struct {
 // gets exactly-once effects. Check there that the id was accepted before
 // committing. worker may be uuid.Nil; the token alone decides then.
 func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) ([]int64, error) {
+	accepted, _, err := c.succeed(ctx, db, worker, refs, false)
+	return accepted, err
+}
+
+// TrySucceed is Succeed for those who have many results to write and do not want
+// to wait for one: rows that another session has locked are passed over, and the
+// runs in them are returned as locked. Nothing has become of those; try them again.
+func (c *Client) TrySucceed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) (accepted, locked []int64, err error) {
+	return c.succeed(ctx, db, worker, refs, true)
+}
+
+func (c *Client) succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, skipLocked bool) (accepted, locked []int64, err error) {
 	if len(refs) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	batches := byBatch(refs)
 	keys, runs, idXors := make([][]byte, len(batches)), make([]string, len(batches)), make([]int64, len(batches))
@@ -48,29 +60,28 @@ func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Re
 		keys[i], runs[i], idXors[i] = b.key[:], string(b.bits), b.idXor
 		byKey[b.key] = b
 	}
-	rows, err := db.Query(ctx, c.stmt.succeed, keys, runs, idXors, workerArg(worker))
+	rows, err := db.Query(ctx, c.stmt.succeed, keys, runs, idXors, workerArg(worker), skipLocked)
 	if err != nil {
-		return nil, wrap("succeed", err)
+		return nil, nil, wrap("succeed", err)
 	}
 	defer rows.Close()
-	ids := make([]int64, 0, len(refs))
+	accepted = make([]int64, 0, len(refs))
 	for rows.Next() {
 		var key []byte
-		var accepted string
-		if err := rows.Scan(&key, &accepted); err != nil {
-			return nil, wrap("succeed", err)
+		var bits *string
+		if err := rows.Scan(&key, &bits); err != nil {
+			return nil, nil, wrap("succeed", err)
 		}
-		b := byKey[batchKey(key)]
-		for slot, id := range b.ids {
-			if slot < len(accepted) && accepted[slot] == '1' {
-				ids = append(ids, id)
-			}
+		if b := byKey[batchKey(key)]; bits == nil {
+			locked = b.named(string(b.bits), locked)
+		} else {
+			accepted = b.named(*bits, accepted)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, wrap("succeed", err)
+		return nil, nil, wrap("succeed", err)
 	}
-	return ids, nil
+	return accepted, locked, nil
 }
 
 // Fail records failed attempts. A job with attempts left is scheduled again,

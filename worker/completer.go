@@ -12,9 +12,9 @@ import (
 )
 
 // settler writes what became of runs. Each method returns those the database
-// accepted; it refuses a run whose lease was lost.
+// accepted; it refuses a run whose lease was lost. Those locked are to be tried again.
 type settler interface {
-	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error)
+	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref) (accepted, locked []int64, err error)
 	Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error)
 	Snooze(ctx context.Context, worker uuid.UUID, refs []queue.Ref, delay time.Duration) ([]int64, error)
 	Discard(ctx context.Context, worker uuid.UUID, refs []queue.Ref, reason string) ([]int64, error)
@@ -31,6 +31,9 @@ const (
 	// parkFirst and parkMax bound the time between two tries of a result that the
 	// database rejects by itself, as one of a batch that it accepts.
 	parkFirst, parkMax = time.Second, 30 * time.Second
+	// lockedFirst and lockedMax bound the time between two tries of a success whose
+	// row another session has locked.
+	lockedFirst, lockedMax = 20 * time.Millisecond, 2 * time.Second
 )
 
 // completer writes results. One statement is under way at a time, and what comes
@@ -48,6 +51,7 @@ type completer struct {
 	mu      sync.Mutex
 	pending []*result // to be written next
 	parked  []*result // to be written alone, later
+	locked  []*result // to be written with others, later
 	writing int
 	closed  bool
 	changed chan struct{} // one token when pending or closed has changed
@@ -90,7 +94,9 @@ func (c *completer) unwritten() int {
 	return c.unwrittenLocked()
 }
 
-func (c *completer) unwrittenLocked() int { return len(c.pending) + len(c.parked) + c.writing }
+func (c *completer) unwrittenLocked() int {
+	return len(c.pending) + len(c.parked) + len(c.locked) + c.writing
+}
 
 // flush waits until everything is written or ctx is done.
 func (c *completer) flush(ctx context.Context) {
@@ -156,6 +162,18 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 	if c.closed {
 		return nil, 0, true
 	}
+	now := time.Now()
+	still := c.locked[:0]
+	for _, r := range c.locked {
+		if due := r.notBefore.Sub(now); due > 0 {
+			wait = min(wait, due)
+			still = append(still, r)
+			continue
+		}
+		c.pending = append(c.pending, r)
+	}
+	clear(c.locked[len(still):])
+	c.locked = still
 	if n := min(len(c.pending), maxWrite); n > 0 {
 		batch = append(batch, c.pending[:n]...)
 		rest := copy(c.pending, c.pending[n:])
@@ -164,7 +182,6 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 		c.writing = n
 		return batch, 0, false
 	}
-	now := time.Now()
 	for i, r := range c.parked {
 		if due := r.notBefore.Sub(now); due > 0 {
 			wait = min(wait, due)
@@ -261,11 +278,11 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 			accepted[id] = outcome
 		}
 	}
-	var ids []int64
+	var ids, locked []int64
 	var err error
 	switch kind {
 	case actSucceed:
-		ids, err = c.store.Succeed(ctx, worker, refsOf(same))
+		ids, locked, err = c.store.Succeed(ctx, worker, refsOf(same))
 		note(ids, outcomeSucceeded)
 	case actFail, actVerify:
 		var outcomes []queue.FailOutcome
@@ -295,11 +312,34 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 		}
 		return err
 	}
+	wait := make(map[int64]bool, len(locked))
+	for _, id := range locked {
+		wait[id] = true
+	}
 	for _, r := range same {
+		if wait[r.held.ID] {
+			c.postpone(r)
+			continue
+		}
 		c.account(r, accepted[r.held.ID])
 		r.held.identity.remove(r.held)
 	}
 	return nil
+}
+
+// postpone keeps a success whose row is locked until it is worth another try.
+func (c *completer) postpone(r *result) {
+	r.notBefore = time.Now().Add(min(lockedFirst<<min(r.postponed, 10), lockedMax))
+	r.postponed++
+	if r.postponed == 10 { // some ten seconds
+		h := r.held
+		c.log.Warn("the row of a finished job has been locked by another session for a while",
+			"job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+	}
+	c.mu.Lock()
+	c.locked = append(c.locked, r)
+	c.writing--
+	c.mu.Unlock()
 }
 
 // account counts and logs one answered result; outcome is empty for a refused one.

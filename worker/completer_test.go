@@ -24,6 +24,7 @@ type fakeSettler struct {
 	batches [][]int64
 	done    map[int64]string
 	refuse  map[int64]bool
+	locked  map[int64]int // how often its row is found locked
 	fail    func(ids []int64) error
 	block   chan struct{}
 }
@@ -53,8 +54,20 @@ func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
 	return accepted, nil
 }
 
-func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref) ([]int64, error) {
-	return f.write("succeeded", refs)
+func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref) (accepted, locked []int64, err error) {
+	var free []queue.Ref
+	f.mu.Lock()
+	for _, r := range refs {
+		if f.locked[r.ID] > 0 {
+			f.locked[r.ID]--
+			locked = append(locked, r.ID)
+			continue
+		}
+		free = append(free, r)
+	}
+	f.mu.Unlock()
+	accepted, err = f.write("succeeded", free)
+	return accepted, locked, err
 }
 
 func (f *fakeSettler) Snooze(_ context.Context, _ uuid.UUID, refs []queue.Ref, d time.Duration) ([]int64, error) {
@@ -220,6 +233,28 @@ func TestCompleterPausesWhenTheDatabaseGoesWhileItWritesOneByOne(t *testing.T) {
 	want := [][]int64{{1, 2, 3, 4, 5}, {1}, {2}, {2, 3, 4, 5}}
 	if diff := cmp.Diff(want, f.batches[:len(want)]); diff != "" {
 		t.Errorf("the first writes (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompleterTriesLockedRowsAgainWhileOthersPass(t *testing.T) {
+	f := &fakeSettler{locked: map[int64]int{1: 3, 2: 1 << 30}}
+	c := startCompleter(t, f)
+	c.add(succeedAll(1, 2, 3)...)
+	deadline := time.Now().Add(10 * time.Second)
+	for c.unwritten() != 1 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	c.add(succeedAll(4, 5)...)
+	for c.unwritten() != 1 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.done) != 4 || f.done[2] != "" {
+		t.Errorf("written: %v, want all but 2", f.done)
+	}
+	if c.counted(outcomeSucceeded) != 4 || c.counted(outcomeRefused) != 0 {
+		t.Errorf("counted %v succeeded and %v refused", c.counted(outcomeSucceeded), c.counted(outcomeRefused))
 	}
 }
 

@@ -41,6 +41,7 @@ type result struct {
 	// handlerFailed is kept for a verified run, where text alone cannot tell.
 	handlerFailed bool
 	tries         int
+	postponed     int // times that its row was locked
 	// unsure is set when an earlier write may have reached the database without its
 	// answer reaching us, so that a refusal now may mean "done already".
 	unsure    bool

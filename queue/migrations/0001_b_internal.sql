@@ -41,16 +41,27 @@ BEGIN
     END IF;
 END $$;
 
--- The arrays that name runs: not null, equally long, and without nulls, which
--- would silently match nothing.
+-- An argument that is an array: one dimension, without nulls, which would silently
+-- match nothing. p_allowed says what it is an array of.
+CREATE FUNCTION {{schema}}.check_array(p_argument text, p_array anyarray, p_allowed text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_array IS NULL THEN
+        PERFORM {{schema}}.bad_argument(p_argument, NULL, p_allowed);
+    ELSIF array_ndims(p_array) > 1 THEN
+        PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s dimensions', array_ndims(p_array)), p_allowed || ', in one dimension');
+    ELSIF array_position(p_array, NULL) IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument(p_argument, 'an array with a null', p_allowed);
+    END IF;
+END $$;
+
+-- The arrays that name runs, equally long.
 CREATE FUNCTION {{schema}}.check_refs(p_ids bigint[], p_tokens uuid[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_ids IS NULL OR array_position(p_ids, NULL) IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('ids', CASE WHEN p_ids IS NOT NULL THEN 'an array with a null' END, 'an array of job ids, which may be empty');
-    ELSIF p_tokens IS NULL OR array_position(p_tokens, NULL) IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('tokens', CASE WHEN p_tokens IS NOT NULL THEN 'an array with a null' END, 'an array of run tokens, one for each id');
-    ELSIF cardinality(p_ids) <> cardinality(p_tokens) THEN
+    PERFORM {{schema}}.check_array('ids', p_ids, 'an array of job ids, which may be empty');
+    PERFORM {{schema}}.check_array('tokens', p_tokens, 'an array of run tokens, one for each id');
+    IF cardinality(p_ids) <> cardinality(p_tokens) THEN
         PERFORM {{schema}}.bad_argument('tokens', format('an array of %s', cardinality(p_tokens)),
             format('as many as ids, which are %s', cardinality(p_ids)));
     END IF;

@@ -79,6 +79,12 @@ BEGIN
     IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 10000 THEN
         PERFORM {{schema}}.check_limit(p_limit, 10000);
     END IF;
+    IF p_kinds IS NOT NULL THEN
+        PERFORM {{schema}}.check_array('kinds', p_kinds, 'null for all, or an array of kinds');
+    END IF;
+    IF p_alone IS NOT NULL THEN
+        PERFORM {{schema}}.check_array('alone', p_alone, 'null for all, or an array of kinds');
+    END IF;
 
     -- The worker's row is written only when half a heartbeat has passed since
     -- it last was: a write per claim would be the busiest row of the database.

@@ -58,7 +58,7 @@ Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves anot
 
 CREATE FUNCTION {{schema}}.release(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v record;

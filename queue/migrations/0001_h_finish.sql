@@ -1,6 +1,6 @@
 -- Finishing. All of it is fenced by (id, token), and none of it touches the
 -- worker's row, so that a handler may finish its job in its own long transaction
--- without holding up the worker's heartbeats. It waits two seconds for a row that
+-- without holding up the worker's heartbeats. It waits half a second for a row that
 -- another session has locked: results must not hang on one job that somebody
 -- cancels in a transaction left open.
 
@@ -28,7 +28,7 @@ END $$;
 
 CREATE FUNCTION {{schema}}.succeed(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v record;
@@ -47,30 +47,44 @@ COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 'Finishes runs as succeeded and returns the ids accepted; the others were refused because their lease was lost, and their results must be dropped. In the handler''s own transaction, the job is finished if and only if that commits: check the result before committing. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
 -- The same for clients that finish many, at a cost per batch and not per run.
-CREATE FUNCTION {{schema}}.succeed_many(p_keys bytea[], p_runs varbit[], p_id_xors bigint[], p_worker uuid DEFAULT NULL)
+CREATE FUNCTION {{schema}}.succeed_many(p_keys bytea[], p_runs varbit[], p_id_xors bigint[], p_worker uuid DEFAULT NULL,
+    p_skip_locked boolean DEFAULT false)
 RETURNS TABLE (key bytea, runs varbit)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_keys  bytea[];
     v_masks varbit[];
 BEGIN
-    IF p_keys IS NULL OR array_position(p_keys, NULL) IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('keys', CASE WHEN p_keys IS NOT NULL THEN 'an array with a null' END, 'an array of batch keys');
-    ELSIF p_runs IS NULL OR array_position(p_runs, NULL) IS NOT NULL OR cardinality(p_runs) <> cardinality(p_keys) THEN
-        PERFORM {{schema}}.bad_argument('runs', CASE WHEN p_runs IS NOT NULL THEN 'an array of ' || cardinality(p_runs) END, 'bit strings, one for each key');
-    ELSIF p_id_xors IS NULL OR array_position(p_id_xors, NULL) IS NOT NULL OR cardinality(p_id_xors) <> cardinality(p_keys) THEN
-        PERFORM {{schema}}.bad_argument('id_xors', CASE WHEN p_id_xors IS NOT NULL THEN 'an array of ' || cardinality(p_id_xors) END, 'numbers, one for each key');
+    PERFORM {{schema}}.check_array('keys', p_keys, 'an array of batch keys');
+    PERFORM {{schema}}.check_array('runs', p_runs, 'an array of bit strings, one for each key');
+    PERFORM {{schema}}.check_array('id_xors', p_id_xors, 'an array of numbers, one for each key');
+    IF cardinality(p_runs) <> cardinality(p_keys) THEN
+        PERFORM {{schema}}.bad_argument('runs', 'an array of ' || cardinality(p_runs), format('as many as keys, which are %s', cardinality(p_keys)));
+    ELSIF cardinality(p_id_xors) <> cardinality(p_keys) THEN
+        PERFORM {{schema}}.bad_argument('id_xors', 'an array of ' || cardinality(p_id_xors), format('as many as keys, which are %s', cardinality(p_keys)));
+    ELSIF cardinality(p_keys) > 1 AND (SELECT count(DISTINCT k) FROM unnest(p_keys) k) < cardinality(p_keys) THEN
+        PERFORM {{schema}}.bad_argument('keys', 'an array with a key twice', 'each key once');
     END IF;
-    PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE;
+    v_keys := p_keys;
+    IF p_skip_locked THEN
+        v_keys := ARRAY(SELECT b.key FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE SKIP LOCKED);
+        IF cardinality(v_keys) < cardinality(p_keys) THEN
+            RETURN QUERY
+            SELECT k, NULL::varbit FROM unnest(p_keys) k
+            WHERE k <> ALL (v_keys) AND EXISTS (SELECT 1 FROM {{schema}}.batches b WHERE b.key = k);
+        END IF;
+    ELSE
+        PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE;
+    END IF;
     -- A bit string is as long as its client saw fit: made as long as the batch's here,
     -- once.
     WITH f AS MATERIALIZED (
         SELECT b.key, b.open, b.ids, m.id_xor, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
         FROM unnest(p_keys, p_runs, p_id_xors) m (key, runs, id_xor)
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
-        WHERE p_worker IS NULL OR b.worker_id = p_worker
+        WHERE m.key = ANY (v_keys) AND (p_worker IS NULL OR b.worker_id = p_worker)
     )
     SELECT array_agg(f.key), array_agg(f.mask & f.open) INTO v_keys, v_masks FROM f
     WHERE bit_count(f.mask & f.open) > 0
@@ -80,12 +94,12 @@ BEGIN
         RETURN QUERY SELECT m.key, m.runs FROM unnest(v_keys, v_masks) m (key, runs);
     END IF;
 END $$;
-COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid) IS
-'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. Errors: JQ005 bad argument.';
+COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid, boolean) IS
+'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v     record;
@@ -114,7 +128,7 @@ COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text, uuid) IS
 
 CREATE FUNCTION {{schema}}.snooze(p_ids bigint[], p_tokens uuid[], p_delay_seconds double precision, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v     record;
@@ -142,7 +156,7 @@ CREATE FUNCTION {{schema}}.fail(
     p_retry_after_seconds double precision[] DEFAULT NULL, p_worker uuid DEFAULT NULL
 ) RETURNS TABLE (id bigint, dead boolean, retry_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_n   integer := cardinality(p_ids);
@@ -225,9 +239,7 @@ DECLARE
     v_keys  bytea[];
     v_masks varbit[];
 BEGIN
-    IF p_ids IS NULL OR array_position(p_ids, NULL) IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('ids', CASE WHEN p_ids IS NOT NULL THEN 'an array with a null' END, 'an array of job ids, which may be empty');
-    END IF;
+    PERFORM {{schema}}.check_array('ids', p_ids, 'an array of job ids, which may be empty');
     -- A job may be claimed while the running ones are looked at, or put back while
     -- the waiting ones are, so both are looked at twice.
     FOR i IN 1 .. 2 LOOP

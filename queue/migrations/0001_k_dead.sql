@@ -22,9 +22,7 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_ids bigint[];
 BEGIN
-    IF p_ids IS NULL OR array_position(p_ids, NULL) IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('ids', CASE WHEN p_ids IS NOT NULL THEN 'an array with a null' END, 'an array of job ids, which may be empty');
-    END IF;
+    PERFORM {{schema}}.check_array('ids', p_ids, 'an array of job ids, which may be empty');
     WITH gone AS (
         DELETE FROM {{schema}}.dead d WHERE d.id = ANY (p_ids) AND d.queue = p_queue RETURNING d.*
     ), added AS (

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,6 +91,40 @@ var _ = Describe("A lease", func() {
 		Eventually(f.number(ctx, succeededJobs)).WithTimeout(20 * time.Second).Should(Equal(49))
 		Expect(tx.Rollback(ctx)).To(Succeed())
 		Eventually(f.number(ctx, succeededJobs)).WithTimeout(20 * time.Second).Should(Equal(50))
+		Expect(w.metric("stale_results_total", "")()).To(BeZero())
+	})
+
+	It("whose row is shared and locked by somebody holds up those that share it, and nobody else (W4)", func(ctx context.Context) {
+		f := setUp(ctx)
+		gate := make(chan struct{})
+		var held atomic.Bool
+		w := f.start(ctx, worker.Config{Slots: 50}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error {
+				if held.Load() {
+					<-gate
+				}
+				return nil
+			})
+		})
+		f.enqueue(ctx, "k", struct{}{}, 100) // until the kind's jobs share rows
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(100))
+		held.Store(true)
+		ids := f.enqueue(ctx, "k", struct{}{}, 50)
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(50))
+		sharing := f.number(ctx, "SELECT bit_count(open) FROM jobqueue.batches WHERE $1 = ANY (ids)", ids[0])
+		Expect(sharing()).To(BeNumerically(">", 1))
+		tx, err := f.db.Begin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = tx.Rollback(ctx) }()
+		Expect(f.client.Cancel(ctx, tx, ids[:1], "thinking about it")).To(HaveLen(1))
+		held.Store(false)
+		close(gate)
+		f.enqueue(ctx, "k", struct{}{}, 2000)
+		waiting, err := sharing()
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(2150 - waiting))
+		Expect(tx.Rollback(ctx)).To(Succeed())
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(2150))
 		Expect(w.metric("stale_results_total", "")()).To(BeZero())
 	})
 
