@@ -72,6 +72,10 @@ test-unit: ## Unit tests of every module.
 test-integration: postgres assets ## The queue, the worker, the controllers and the charts, on real PostgreSQL and API servers.
 	KUBEBUILDER_ASSETS="$$($(BIN)/localcluster assets)" $(GOTEST) $$(go list ./... | grep -E '/(integration|charts)(/|$$)')
 
+.PHONY: chaos
+chaos: postgres ## The faults for longer (CHAOS_SECONDS=120).
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-120} $(GOTEST) -v ./test/faults
+
 .PHONY: e2e
 e2e: image $(BIN)/localcluster ## Ginkgo on real pods, in the local cluster or (KUBECONFIG=...) in yours.
 	@hack/e2e.sh
