@@ -12,7 +12,7 @@ import (
 
 var _ = Describe("Connections cut", func() {
 	It("in a request, in a statement, and between commit and answer: nothing is lost or done twice (W4, W9)", func(ctx context.Context) {
-		const each = 25 // cuts at each moment
+		const each = 20 // cuts at each moment
 		w := newWorld(ctx)
 		source := random()
 		c := newCutter(net.JoinHostPort("127.0.0.1", strconv.Itoa(w.server.Port())), source)

@@ -69,7 +69,7 @@ func (c *cutter) serve() {
 		c.keep(client, server)
 		p := &pair{cutter: c, client: client, server: server}
 		c.mu.Lock()
-		p.requests, p.moment = 3+c.random.IntN(40), moment(c.random.IntN(int(moments)))
+		p.requests, p.moment = 3+c.random.IntN(25), moment(c.random.IntN(int(moments)))
 		c.mu.Unlock()
 		go p.toServer()
 		go p.toClient()

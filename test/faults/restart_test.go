@@ -14,7 +14,7 @@ import (
 // How long the database is restarted, and how often. `make chaos` sets the first.
 const (
 	envChaos       = "CHAOS_SECONDS"
-	shortChaos     = 15 // seconds
+	shortChaos     = 12 // seconds
 	shortRestart   = 3 * time.Second
 	longRestart    = 10 * time.Second
 	longChaosAbove = 60 * time.Second

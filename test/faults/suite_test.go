@@ -106,7 +106,12 @@ func newWorldOn(ctx context.Context, db *pgtest.DB, change ...func(*queue.Policy
 // enqueue adds n equal jobs, which must work.
 func (w *world) enqueue(ctx context.Context, payload work, n int) []int64 {
 	GinkgoHelper()
-	ids, err := w.client.Enqueue(ctx, w.db, queueName, equalJobs(payload, n)...)
+	return w.enqueueAll(ctx, equalJobs(payload, n)...)
+}
+
+func (w *world) enqueueAll(ctx context.Context, jobs ...queue.NewJob) []int64 {
+	GinkgoHelper()
+	ids, err := w.client.Enqueue(ctx, w.db, queueName, jobs...)
 	Expect(err).NotTo(HaveOccurred())
 	w.committed(ids)
 	return ids

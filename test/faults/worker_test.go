@@ -7,6 +7,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/jobqueue-dev/jobqueue-operator/test/history"
 	"github.com/jobqueue-dev/jobqueue-operator/worker"
 )
@@ -26,6 +29,9 @@ type work struct {
 	Failures int
 	// SnoozeMilliseconds, if not 0, puts the job off once.
 	SnoozeMilliseconds int
+	// Insist makes a handler whose context has ended finish its job all the same, in a
+	// transaction of its own.
+	Insist bool
 }
 
 // workerMain is a worker program: the real one, with a handler that does what the
@@ -35,7 +41,11 @@ func workerMain() int {
 	return worker.MainCode(configFromEnv, func(w *worker.Worker) error {
 		worker.Handle(w, kind, func(ctx context.Context, job *worker.Job[work]) error {
 			history.LogBegan(log, job.ID, job.Token)
-			return perform(ctx, log, job)
+			err := perform(ctx, log, job)
+			if ctx.Err() != nil && job.Args.Insist {
+				insist(w.Pool(), log, job)
+			}
+			return err
 		})
 		return nil
 	})
@@ -68,4 +78,21 @@ func perform(ctx context.Context, log *slog.Logger, job *worker.Job[work]) error
 		return errors.New("fails as it was told")
 	}
 	return nil
+}
+
+// insist writes a result however late it is, and notes what became of it.
+func insist(pool *pgxpool.Pool, log *slog.Logger, job *worker.Job[work]) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return job.Succeed(ctx, tx) })
+	told := history.Told{ID: job.ID, Token: job.Token}
+	switch {
+	case err == nil:
+		told.Outcome = "succeeded"
+	case errors.Is(err, worker.ErrLeaseLost):
+		told.Outcome = "refused"
+	default:
+		told.Outcome = "unconfirmed"
+	}
+	history.LogTold(log, told)
 }

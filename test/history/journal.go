@@ -23,7 +23,7 @@ type Journal struct {
 }
 
 // Messages that a journal is made of. The first is the worker's, at the level debug; the
-// others are those of LogBegan and LogCancelled.
+// others are those of LogBegan and LogCancelled. LogTold writes the first as well.
 const (
 	msgEnded     = "job ended"
 	msgBegan     = "handler began"
@@ -38,6 +38,11 @@ func LogBegan(log *slog.Logger, id int64, token uuid.UUID) {
 // LogCancelled notes that a handler's context ended, and why.
 func LogCancelled(log *slog.Logger, id int64, token uuid.UUID, cause error) {
 	log.Info(msgCancelled, "job", id, "token", token.String(), "cause", cause.Error())
+}
+
+// LogTold notes what a handler was told of a result that it wrote itself.
+func LogTold(log *slog.Logger, t Told) {
+	log.Info(msgEnded, "job", t.ID, "token", t.Token.String(), "outcome", t.Outcome)
 }
 
 // ReadJournal reads the log of a worker that wrote JSON at the level debug. What is not

@@ -20,6 +20,7 @@ func TestReadJournal(t *testing.T) {
 	log.WriteString("goroutine 1 [running]:\n")
 	LogCancelled(logger, 7, run1, errors.New("lease lost"))
 	logger.Debug("job ended", "outcome", "refused", "job", 7, "token", run1.String())
+	LogTold(logger, Told{8, run3, "refused"})
 	logger.Debug("job ended", "outcome", "succeeded", "job", 8, "token", run2.String())
 	whole := log.String()
 	cutOff := whole[:strings.LastIndex(whole, `"token"`)] // by the worker's death
@@ -29,7 +30,7 @@ func TestReadJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Journal{
-		Told: []Told{{7, run1, "refused"}}, Began: []Began{{ID: 7, Token: run1}},
+		Told: []Told{{7, run1, "refused"}, {8, run3, "refused"}}, Began: []Began{{ID: 7, Token: run1}},
 		Cancelled: map[uuid.UUID]string{run1: "lease lost"},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Began{}, "At")); diff != "" {
