@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -12,17 +13,18 @@ import (
 
 var _ = Describe("Connections cut", func() {
 	It("in a request, in a statement, and between commit and answer: nothing is lost or done twice (W4, W9)", func(ctx context.Context) {
-		const each = 20 // cuts at each moment
+		// Cuts at each moment: more when there is more time.
+		chaos := seconds(envChaos, 0)
+		each := 20 + int(chaos.Seconds())
 		w := newWorld(ctx)
-		source := random()
-		c := newCutter(net.JoinHostPort("127.0.0.1", strconv.Itoa(w.server.Port())), source)
+		c := newCutter(net.JoinHostPort("127.0.0.1", strconv.Itoa(w.server.Port())), random(0))
 		w.url = c.through(w.url)
 		for range 3 {
 			w.spawn(10)
 		}
-		load := w.produce(ctx, w.url, random())
+		load := w.produce(ctx, w.url, random(1))
 		for m := range moments {
-			Eventually(c.cuts[m].Load).Should(BeNumerically(">=", each), "cuts at moment %d", m)
+			Eventually(c.cuts[m].Load).WithTimeout(time.Minute+3*chaos).Should(BeNumerically(">=", each), "cuts at moment %d", m)
 		}
 		load.end()
 		c.harmless.Store(true)

@@ -91,8 +91,9 @@ func (w *world) ordersMatch(ctx context.Context) {
 	Expect(w.number(ctx, unmatched)()).To(BeZero(), "orders without a job, and jobs without an order")
 }
 
-// random is a source of this spec's own, from Ginkgo's seed, which every run prints.
-func random() *rand.Rand { return rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0)) }
+// random is the n-th source of a spec, from Ginkgo's seed, which every run prints. None is
+// safe for use by two at a time.
+func random(n uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), n)) }
 
 // pause waits, or ends with ctx.
 func pause(ctx context.Context, d time.Duration) {

@@ -31,7 +31,7 @@ var _ = Describe("PgBouncer in transaction mode", func() {
 			w.spawn(10, worker.EnvListen+"=false")
 		}
 		// What docs/pgbouncer.md says that a client has to set.
-		load := w.produce(ctx, w.url+"&default_query_exec_mode=cache_describe", random())
+		load := w.produce(ctx, w.url+"&default_query_exec_mode=cache_describe", random(0))
 		Eventually(w.number(ctx, succeededJobs)).Should(BeNumerically(">", 1000))
 		for _, p := range w.workers {
 			Eventually(p.metric("heartbeats_total", `"ok"`)).Should(BeNumerically(">=", 3))

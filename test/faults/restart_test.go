@@ -15,6 +15,7 @@ import (
 const (
 	envChaos       = "CHAOS_SECONDS"
 	shortChaos     = 12 // seconds
+	minRestarts    = 4
 	shortRestart   = 3 * time.Second
 	longRestart    = 10 * time.Second
 	longChaosAbove = 60 * time.Second
@@ -31,11 +32,10 @@ var _ = Describe("PostgreSQL restarted again and again under load", func() {
 		for range 3 {
 			w.spawn(10)
 		}
-		source := random()
-		load := w.produce(ctx, w.url, source)
+		loads := []*producer{w.produce(ctx, w.url, random(0)), w.produce(ctx, w.url, random(1))}
 		restarts := 0
 		done := 0
-		for end := time.Now().Add(total); time.Now().Before(end); restarts++ {
+		for end := time.Now().Add(total); time.Now().Before(end) || restarts < minRestarts; restarts++ {
 			pause(ctx, every)
 			mode := pgtest.Fast
 			if restarts%2 == 1 {
@@ -49,16 +49,19 @@ var _ = Describe("PostgreSQL restarted again and again under load", func() {
 				return done, err
 			}).Should(BeNumerically(">", before))
 		}
-		load.end()
+		failed := 0
+		for _, load := range loads {
+			load.end()
+			failed += load.failed
+		}
 		w.drained(ctx)
 		for _, p := range w.workers {
 			Consistently(p.exited, "10ms").ShouldNot(BeClosed())
 		}
 		report := w.judge(ctx)
 		w.ordersMatch(ctx)
-		Expect(restarts).To(BeNumerically(">=", 3))
 		Expect(w.number(ctx, workerRows)()).To(BeZero(), "no row is left of identities that were given up")
 		AddReportEntry("restarts", fmt.Sprintf("%d restarts, %d jobs in %d runs, %d transactions of producers failed",
-			restarts, report.Jobs, report.Runs, load.failed))
+			restarts, report.Jobs, report.Runs, failed))
 	})
 })
