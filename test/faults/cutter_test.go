@@ -37,6 +37,7 @@ type cutter struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	open   map[net.Conn]bool
+	pairs  []*pair
 }
 
 // newCutter starts a proxy to the server at target, host:port, until the test ends.
@@ -48,6 +49,21 @@ func newCutter(target string, random *rand.Rand) *cutter {
 	DeferCleanup(c.close)
 	go c.serve()
 	return c
+}
+
+// silence makes all present connections carry nothing any more and stay open, as a firewall
+// does that has forgotten them. It returns how many they are.
+func (c *cutter) silence() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, p := range c.pairs {
+		p.silent.Store(true)
+		if c.open[p.client] {
+			n++
+		}
+	}
+	return n
 }
 
 // through is the URL of the same database through the proxy.
@@ -69,6 +85,7 @@ func (c *cutter) serve() {
 		c.keep(client, server)
 		p := &pair{cutter: c, client: client, server: server}
 		c.mu.Lock()
+		c.pairs = append(c.pairs, p)
 		p.requests, p.moment = 3+c.random.IntN(25), moment(c.random.IntN(int(moments)))
 		c.mu.Unlock()
 		go p.toServer()
@@ -109,6 +126,7 @@ type pair struct {
 	requests       int // what is sent in one go counts as one, which holds for pgx
 	moment         moment
 	withhold       atomic.Bool // the answer
+	silent         atomic.Bool // whatever comes
 }
 
 func (p *pair) cut() {
@@ -125,6 +143,9 @@ func (p *pair) toServer() {
 		size, err := p.client.Read(buf)
 		if err != nil {
 			return
+		}
+		if p.silent.Load() {
+			continue
 		}
 		last := n >= p.requests && !p.cutter.harmless.Load()
 		if last && p.moment == inRequest {
@@ -155,6 +176,9 @@ func (p *pair) toClient() {
 		size, err := p.server.Read(buf)
 		if err != nil {
 			return
+		}
+		if p.silent.Load() {
+			continue
 		}
 		if !p.withhold.Load() {
 			if _, err := p.client.Write(buf[:size]); err != nil {
