@@ -14,9 +14,9 @@ import (
 // How long the database is restarted, and how often. `make chaos` sets the first.
 const (
 	envChaos       = "CHAOS_SECONDS"
-	shortChaos     = 12 // seconds
+	shortChaos     = 10 // seconds
 	minRestarts    = 4
-	shortRestart   = 3 * time.Second
+	shortRestart   = 2 * time.Second
 	longRestart    = 10 * time.Second
 	longChaosAbove = 60 * time.Second
 )
