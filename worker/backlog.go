@@ -23,6 +23,7 @@ type backlog struct {
 	idle   int // slots that wait in pop
 	busy   int // slots between pop and done
 	ahead  int // jobs wanted beyond the idle slots
+	popped time.Time
 	closed bool
 }
 
@@ -64,10 +65,19 @@ func (b *backlog) pop() *held {
 	}
 	b.idle--
 	b.busy++
+	b.popped = time.Now()
 	h := b.items[b.head]
 	b.items[b.head] = nil
 	b.head++
 	return h
+}
+
+// moving is false while every slot has been at its job for longer than any horizon. What
+// is claimed ahead then would wait here for nobody knows how long, whatever the estimate.
+func (b *backlog) moving(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.idle > 0 || now.Sub(b.popped) < maxHorizon
 }
 
 // done ends what pop began.

@@ -39,6 +39,34 @@ func TestBacklogRoom(t *testing.T) {
 	}
 }
 
+func TestBacklogMoves(t *testing.T) {
+	now := time.Now()
+	cases := map[string]struct {
+		idle   int
+		popped time.Time
+		want   bool
+	}{
+		"a slot waits":                 {idle: 1, popped: now.Add(-time.Hour), want: true},
+		"a slot took a job just now":   {popped: now.Add(-maxHorizon / 2), want: true},
+		"all at their jobs for longer": {popped: now.Add(-maxHorizon)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := newBacklog()
+			b.idle, b.popped = tc.idle, tc.popped
+			if got := b.moving(now); got != tc.want {
+				t.Errorf("moving is %t, want %t", got, tc.want)
+			}
+		})
+	}
+	b := newBacklog()
+	b.push(jobs(1, 1))
+	b.pop()
+	if !b.moving(time.Now()) {
+		t.Error("not moving right after a job was taken")
+	}
+}
+
 func TestBacklogKeepsOrderAndLosesNothing(t *testing.T) {
 	b := newBacklog()
 	const total = 5000

@@ -94,7 +94,8 @@ func (e *engine) want() int {
 		return 0 // results first; the completer nudges when it has written some
 	}
 	ahead := 0
-	if e.begun.Load() >= provenRuns { // till then, jobs have rows of their own: few at a time
+	// Till enough have run, jobs have rows of their own: few at a time.
+	if e.begun.Load() >= provenRuns && e.backlog.moving(time.Now()) {
 		ahead = e.pace.ahead(e.cfg.Slots, batch)
 	}
 	e.backlog.setAhead(ahead)

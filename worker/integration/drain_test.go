@@ -69,6 +69,29 @@ var _ = Describe("Draining a queue", func() {
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(20))
 	})
 
+	It("claims none ahead while all slots have been busy for a while, however fast they were before (W2)", func(ctx context.Context) {
+		f := setUp(ctx)
+		var slow atomic.Bool
+		gate := make(chan struct{})
+		f.start(ctx, worker.Config{Slots: 4}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error {
+				if slow.Load() {
+					<-gate
+				}
+				return nil
+			})
+		})
+		DeferCleanup(func() { close(gate) }) // before the worker's own, which waits for handlers
+		f.enqueue(ctx, "k", struct{}{}, 500)
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(500))
+		slow.Store(true)
+		f.enqueue(ctx, "k", struct{}{}, 4)
+		Eventually(f.number(ctx, runningJobs)).Should(Equal(4))
+		Consistently(f.number(ctx, runningJobs), "600ms").Should(Equal(4))
+		f.enqueue(ctx, "k", struct{}{}, 100)
+		Consistently(f.number(ctx, runningJobs), "500ms").Should(Equal(4), "the others are left to other workers")
+	})
+
 	It("gives jobs back that wait in memory behind slower ones (W2)", func(ctx context.Context) {
 		f := setUp(ctx)
 		release := make(chan struct{})
