@@ -57,7 +57,8 @@ var _ = Describe("One of four worker processes", func() {
 		w.drained(ctx)
 
 		report := w.judge(ctx)
-		Expect(report.Runs).To(Equal(warm+quick+held+held+300), "every other job ran once")
+		// More, if the victim had claimed some of the others' ahead.
+		Expect(report.Runs).To(BeNumerically(">=", warm+quick+held+held+300))
 		last := killed
 		again := 0
 		for _, p := range others {
