@@ -36,6 +36,7 @@ type options struct {
 
 	enqueueJobs    int
 	latencySeconds int
+	adverseRounds  int
 	future         int
 	history        int
 	queues         int
@@ -43,7 +44,7 @@ type options struct {
 	memoryJobs     int
 	idleQueues     int
 	idle           time.Duration
-	workers        int
+	riverWorkers   int
 }
 
 // part is a section of the report.
@@ -124,7 +125,7 @@ func parseOptions(args []string) (options, error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	partList := flags.String("parts", strings.Join(names, ","), "the `parts` to run")
-	contenders := flags.String("contenders", "", "run only contenders whose name contains one of these `words`; ours always runs")
+	contenders := flags.String("contenders", "", "run only contenders whose name contains one of these `words`, with commas between; ours always runs")
 	payloads := flags.String("payloads", "64,1024", "payload sizes of drain, in `bytes`")
 	flags.IntVar(&o.rounds, "rounds", 5, "rounds of drain, enqueue and scale")
 	flags.IntVar(&o.jobs, "jobs", 100_000, "jobs of each drain; slow contenders get fewer")
@@ -133,6 +134,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.gueSchema, "gue-schema", "", "gue's schema.sql, without which gue is left out")
 	flags.IntVar(&o.enqueueJobs, "enqueue-jobs", 100_000, "jobs of each bulk enqueue; a twentieth one by one")
 	flags.IntVar(&o.latencySeconds, "latency-seconds", 20, "how long 100 jobs per second are enqueued")
+	flags.IntVar(&o.adverseRounds, "adverse-rounds", 3, "rounds of adversity, whose preparation takes minutes")
 	flags.IntVar(&o.future, "future", 1_000_000, "future jobs of adversity")
 	flags.IntVar(&o.history, "history", 1_000_000, "finished jobs of adversity")
 	flags.IntVar(&o.queues, "queues", 1000, "queues of adversity")
@@ -140,7 +142,7 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.memoryJobs, "memory-jobs", 1_000_000, "jobs of memory")
 	flags.IntVar(&o.idleQueues, "idle-queues", 50, "queues of idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long idle watches")
-	flags.IntVar(&o.workers, "workers", 0, "how many jobs a worker of River or ours runs at once, in place of its setting")
+	flags.IntVar(&o.riverWorkers, "river-workers", 0, "River's `MaxWorkers`, in place of 100 by default and 2000 at its fastest")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -161,7 +163,7 @@ func parseOptions(args []string) (options, error) {
 		o.contenders = strings.Split(*contenders, ",")
 	}
 	for name, n := range map[string]int{
-		"-rounds": o.rounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
+		"-rounds": o.rounds, "-adverse-rounds": o.adverseRounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
 		"-memory-jobs": o.memoryJobs, "-idle-queues": o.idleQueues,
 	} {
 		if n < 1 {
