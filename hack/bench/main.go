@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,12 +28,13 @@ const childCommand = "child"
 
 // options are what the command line says.
 type options struct {
-	parts, contenders []string
-	rounds, jobs      int
-	payloads          []int
-	limit             time.Duration // of one drain
-	rivals            string        // the folder with program.mjs
-	gueSchema         string        // gue's own schema.sql
+	parts        []string
+	contenders   *regexp.Regexp
+	rounds, jobs int
+	payloads     []int
+	limit        time.Duration // of one drain
+	rivals       string        // the folder with program.mjs
+	gueSchema    string        // gue's own schema.sql
 
 	enqueueJobs    int
 	latencySeconds int
@@ -125,7 +127,7 @@ func parseOptions(args []string) (options, error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	partList := flags.String("parts", strings.Join(names, ","), "the `parts` to run")
-	contenders := flags.String("contenders", "", "run only contenders whose name contains one of these `words`, with commas between; ours always runs")
+	contenders := flags.String("contenders", "", "run only contenders whose name matches this regular `expression`, whatever the case; ours always runs")
 	payloads := flags.String("payloads", "64,1024", "payload sizes of drain, in `bytes`")
 	flags.IntVar(&o.rounds, "rounds", 5, "rounds of drain, enqueue and scale")
 	flags.IntVar(&o.jobs, "jobs", 100_000, "jobs of each drain; slow contenders get fewer")
@@ -159,8 +161,9 @@ func parseOptions(args []string) (options, error) {
 		}
 		o.payloads = append(o.payloads, n)
 	}
-	if *contenders != "" {
-		o.contenders = strings.Split(*contenders, ",")
+	var err error
+	if o.contenders, err = regexp.Compile("(?i)" + *contenders); err != nil {
+		return o, fmt.Errorf("-contenders: %w", err)
 	}
 	for name, n := range map[string]int{
 		"-rounds": o.rounds, "-adverse-rounds": o.adverseRounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
@@ -178,7 +181,7 @@ func parseOptions(args []string) (options, error) {
 func (b *bench) those(all ...contender) []contender {
 	var chosen []contender
 	for _, c := range all {
-		if c.name != ourName && !b.wanted(c) {
+		if c.name != ourName && !b.opts.contenders.MatchString(c.name) {
 			continue
 		}
 		if err := b.missing(c); err != nil {
@@ -188,15 +191,6 @@ func (b *bench) those(all ...contender) []contender {
 		chosen = append(chosen, c)
 	}
 	return chosen
-}
-
-func (b *bench) wanted(c contender) bool {
-	if len(b.opts.contenders) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(b.opts.contenders, func(word string) bool {
-		return strings.Contains(strings.ToLower(c.name), strings.ToLower(word))
-	})
 }
 
 // missing says what a contender lacks.
