@@ -60,6 +60,9 @@ func (c *Client) Migrate(ctx context.Context, conn *pgx.Conn) (MigrateResult, er
 	if from > LatestVersion {
 		return res, wrap("migrate", tooNew(from))
 	}
+	if err := supported(ctx, conn); err != nil {
+		return res, wrap("migrate", err)
+	}
 	for _, m := range versions {
 		if m.version <= from {
 			continue
@@ -87,6 +90,24 @@ func (c *Client) Version(ctx context.Context, db DB) (int, error) {
 	var version int
 	err = db.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+c.quoted+".schema_migrations").Scan(&version)
 	return version, wrap("version", err)
+}
+
+// minServer is the oldest PostgreSQL that has what the schema uses.
+const minServer = 14
+
+func supported(ctx context.Context, db DB) error {
+	var server int
+	if err := db.QueryRow(ctx, "SELECT current_setting('server_version_num')::integer").Scan(&server); err != nil {
+		return err
+	}
+	return supportedServer(server)
+}
+
+func supportedServer(versionNum int) error {
+	if major := versionNum / 10000; major < minServer {
+		return fmt.Errorf("the server is PostgreSQL %d; the queue needs %d or newer", major, minServer)
+	}
+	return nil
 }
 
 func tooNew(version int) error {
