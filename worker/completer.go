@@ -372,7 +372,7 @@ func (c *completer) account(r *result, outcome string) {
 	attrs := []slog.Attr{
 		slog.String("outcome", outcome), slog.Int64("job", h.ID), slog.String("kind", h.Kind),
 		slog.Int("attempt", h.Attempt), slog.Int("max_attempts", h.MaxAttempts),
-		slog.String("worker", h.identity.id.String()),
+		slog.String("worker", h.identity.id.String()), slog.String("token", h.Token.String()),
 	}
 	if r.action == actFail || r.action == actVerify && outcome != outcomeSucceeded {
 		attrs = append(attrs, slog.String("error", r.text))

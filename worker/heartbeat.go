@@ -14,6 +14,8 @@ const (
 	minHeartbeat = 10 * time.Millisecond
 	// beatRetryMax bounds the time between tries of a failing heartbeat.
 	beatRetryMax = 2 * time.Second
+	// minBeatTimeout leaves a slow database the time to answer at all.
+	minBeatTimeout = time.Second
 )
 
 // beat asks the heartbeat loop for a turn now.
@@ -82,7 +84,7 @@ func (e *engine) beatOne(ctx context.Context, id *identity) bool {
 	case !beating:
 		return true
 	}
-	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	call, cancel := context.WithTimeout(ctx, beatTimeout(e.policy.Load().Lease))
 	defer cancel()
 	if !id.holdRow(call) {
 		return id.isGone()
@@ -108,6 +110,12 @@ func (e *engine) beatOne(ctx context.Context, id *identity) bool {
 	e.adopt(hb.Policy)
 	e.lose(jobs, hb.Lost)
 	return true
+}
+
+// beatTimeout bounds one heartbeat: a lease must have room for several tries, because a
+// connection may be dead without a sign of it.
+func beatTimeout(lease time.Duration) time.Duration {
+	return min(max(lease/6, minBeatTimeout), heartbeatTimeout)
 }
 
 // unregister removes the row of a retired identity, and with it releases any runs

@@ -14,6 +14,12 @@ const (
 	// connectTimeout bounds one try to connect, unless the connection string says
 	// otherwise.
 	connectTimeout = 5 * time.Second
+	// pingTimeout bounds the ping of a connection that was idle for a second or more. One
+	// that a firewall has forgotten does not answer; there must be time for another.
+	pingTimeout = time.Second
+	// farewell is how long a connection that was given up, its statement cancelled, may
+	// keep its place in the pool until the server has hung up. pgx would wait 15 s.
+	farewell = 500 * time.Millisecond
 	// maxNameBytes is PostgreSQL's limit for application_name.
 	maxNameBytes = 63
 )
@@ -57,6 +63,8 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
 	}
+	pc.PingTimeout = pingTimeout
+	pc.BeforeClose = hangUp
 	if cfg.DisableListen && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -65,4 +73,19 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("worker: make the pool: %w", err)
 	}
 	return pool, nil
+}
+
+// hangUp ends the cleaning up of a closing connection after a while, so that silent
+// connections do not use up the pool, and with it the lease.
+func hangUp(conn *pgx.Conn) {
+	done, socket := conn.PgConn().CleanupDone(), conn.PgConn().Conn()
+	go func() {
+		timer := time.NewTimer(farewell)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+			_ = socket.Close() // what it would say is of no interest
+		}
+	}()
 }

@@ -23,6 +23,9 @@ func TestNewPool(t *testing.T) {
 	if cfg.MaxConns != 4 || cfg.ConnConfig.ConnectTimeout != connectTimeout {
 		t.Errorf("max %d connections, connect timeout %s", cfg.MaxConns, cfg.ConnConfig.ConnectTimeout)
 	}
+	if cfg.PingTimeout != pingTimeout || cfg.BeforeClose == nil {
+		t.Errorf("ping timeout %s; silent connections would use up the pool", cfg.PingTimeout)
+	}
 
 	pooler := base
 	pooler.DisableListen = true

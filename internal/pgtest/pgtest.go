@@ -85,13 +85,19 @@ func DatabaseFrom(t T, template string) *DB {
 		t.Fatalf("pgtest: no server; call pgtest.Main from TestMain")
 		return nil
 	}
-	db, err := shared.create(fmt.Sprintf("test_%d", databases.Add(1)), template)
+	return shared.DatabaseFrom(t, template)
+}
+
+// DatabaseFrom is the function of that name on a server of the test's own.
+func (s *Server) DatabaseFrom(t T, template string) *DB {
+	t.Helper()
+	db, err := s.create(fmt.Sprintf("test_%d", databases.Add(1)), template)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 		return nil
 	}
 	t.Cleanup(func() {
-		if err := shared.drop(db.Name); err != nil {
+		if err := s.drop(db.Name); err != nil {
 			t.Logf("pgtest: %v", err)
 		}
 	})

@@ -37,6 +37,7 @@ type Server struct {
 	dir, bin string
 	port     int
 	cred     *syscall.Credential
+	env      []string // added to the programs' environment
 	process  *exec.Cmd
 	exited   chan struct{} // closed when process has been waited for
 	guard    *exec.Cmd
@@ -46,7 +47,11 @@ type Server struct {
 // Start initialises and starts a server. Settings are "name=value" pairs for
 // postgres -c, and override pgtest's own, which keep fsync off: tests restart
 // the server, never the machine.
-func Start(settings ...string) (*Server, error) {
+func Start(settings ...string) (*Server, error) { return StartWithEnv(nil, settings...) }
+
+// StartWithEnv is Start with "NAME=value" pairs added to the environment of the
+// server's programs.
+func StartWithEnv(env []string, settings ...string) (*Server, error) {
 	bin, err := findBin()
 	if err != nil {
 		return nil, err
@@ -59,7 +64,7 @@ func Start(settings ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, bin: bin, cred: cred}
+	s := &Server{dir: dir, bin: bin, cred: cred, env: env}
 	if err := s.setUp(settings); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -198,10 +203,16 @@ func (s *Server) Port() int { return s.port }
 // SocketDir is the directory of the server's Unix socket.
 func (s *Server) SocketDir() string { return s.dir }
 
+// pgBouncerPID is the file in the server's directory that names PgBouncer's process.
+const pgBouncerPID = "pgbouncer.pid"
+
 // guardScript waits until standard input ends, which it does when the test
-// binary is gone for whatever reason. Then it stops the postmaster named in the
-// data directory, if any, and removes the files.
+// binary is gone for whatever reason. Then it stops the PgBouncer and the postmaster
+// that are named in the directory, if any, and removes the files.
 const guardScript = `cat >/dev/null
+if read -r pid 2>/dev/null <"$1/` + pgBouncerPID + `"; then
+  kill -TERM "$pid" 2>/dev/null
+fi
 if read -r pid 2>/dev/null <"$1/data/postmaster.pid"; then
   kill -QUIT "$pid" 2>/dev/null
   n=0
@@ -233,6 +244,7 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "LC_ALL=C.UTF-8"}
+	cmd.Env = append(cmd.Env, s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred, Setsid: true}
 	return cmd
 }

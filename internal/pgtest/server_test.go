@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +27,12 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
+	}
+	if HasPgBouncer() {
+		if _, _, err := server.startPgBouncer("postgres", 1); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
 	}
 	fmt.Println(server.dir)
 	select {} // until killed, with no chance to clean up
@@ -61,6 +69,16 @@ func TestServerIsGoneWhenTheTestBinaryIsKilled(t *testing.T) {
 	if !server.Alive() {
 		t.Fatal("the child's server does not run")
 	}
+	bouncer := 0
+	if HasPgBouncer() {
+		text, err := os.ReadFile(filepath.Join(dir, pgBouncerPID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bouncer, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := child.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +87,9 @@ func TestServerIsGoneWhenTheTestBinaryIsKilled(t *testing.T) {
 		_, err := os.Stat(dir)
 		return os.IsNotExist(err)
 	})
+	if bouncer != 0 {
+		waitFor(t, "the end of PgBouncer", func() bool { return syscall.Kill(bouncer, 0) != nil })
+	}
 }
 
 func TestServer(t *testing.T) {

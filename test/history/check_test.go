@@ -1,0 +1,172 @@
+package history
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+)
+
+// Three runs of job 1, or of others where a test says so.
+var run1, run2, run3 = uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}
+
+// story makes events of transactions: each inner list is one, in order.
+func story(transactions ...[]Event) []Event {
+	var all []Event
+	for xid, events := range transactions {
+		for _, e := range events {
+			e.Xid, e.Seq = uint64(xid+1), int64(len(all)+1)
+			if e.ID == 0 {
+				e.ID = 1
+			}
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func tx(events ...Event) []Event { return events }
+
+func arrived(place, by string) Event        { return Event{What: Arrived, Place: place, By: by} }
+func claimed(run uuid.UUID) Event           { return Event{What: Claimed, Token: run, By: "claim_many"} }
+func closed(run uuid.UUID, by string) Event { return Event{What: Closed, Token: run, By: by} }
+func succeeded(run uuid.UUID) Event         { return Event{What: Succeeded, Token: run, By: "succeed_many"} }
+
+// success is one transaction of a run's success, reaped one that takes a run back.
+func success(run uuid.UUID) []Event { return tx(closed(run, "succeed_many"), succeeded(run)) }
+func reaped(run uuid.UUID) []Event  { return tx(arrived("waiting", "reap"), closed(run, "reap")) }
+
+func TestCheck(t *testing.T) {
+	enqueued := tx(arrived("waiting", "enqueue_many"))
+	type broken struct {
+		Rule  Rule
+		ID    int64
+		Token uuid.UUID
+	}
+	cases := map[string]struct {
+		history History
+		want    []broken
+	}{
+		"nothing": {},
+		"a success": {history: History{
+			Enqueued: []int64{1},
+			Events:   story(enqueued, tx(claimed(run1)), success(run1)),
+			Told:     []Told{{1, run1, "succeeded"}},
+		}},
+		"a job that waits": {history: History{Events: story(enqueued), Live: []int64{1}}},
+		"a failure, then a success": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "fail"), closed(run1, "fail")), tx(claimed(run2)), success(run2)),
+			Told:   []Told{{1, run1, "retried"}, {1, run2, "succeeded"}},
+		}},
+		"taken back, and the late result refused": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
+			Told:   []Told{{1, run1, "refused"}, {1, run2, "succeeded"}},
+		}},
+		"an answer that was lost, and then a refusal": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), success(run1)),
+			Told:   []Told{{1, run1, "unconfirmed"}},
+		}},
+		"dead, requeued and done": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), tx(arrived("dead", "fail"), closed(run1, "fail")),
+				tx(arrived("waiting", "requeue")), tx(claimed(run2)), success(run2)),
+			Told: []Told{{1, run1, "dead"}},
+		}},
+		"cancelled while it waits": {history: History{Events: story(enqueued, tx(arrived("ended", "cancel")))}},
+
+		"lost: enqueued and never seen": {
+			history: History{Enqueued: []int64{1}},
+			want:    []broken{{Lost, 1, uuid.Nil}},
+		},
+		"lost: its run was ended and it went nowhere": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), tx(closed(run1, "reap")))},
+			want:    []broken{{Lost, 1, uuid.Nil}},
+		},
+		"lost: requeued and gone": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), tx(arrived("dead", "reap"), closed(run1, "reap")), tx(arrived("waiting", "requeue")))},
+			want:    []broken{{Lost, 1, uuid.Nil}},
+		},
+		"two owners: claimed again while its run goes on": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "reap")), tx(claimed(run2))), Live: []int64{1}},
+			want:    []broken{{TwoOwners, 1, run2}},
+		},
+		"stale: succeeded after it was taken back": {
+			history: History{
+				Events: story(enqueued, tx(claimed(run1)), reaped(run1), tx(succeeded(run1))),
+				Told:   []Told{{1, run1, "succeeded"}}, Live: []int64{1},
+			},
+			want: []broken{{StaleWrite, 1, run1}},
+		},
+		"stale: succeeded and never claimed": {
+			history: History{Events: story(enqueued, tx(succeeded(run3)))},
+			want:    []broken{{StaleWrite, 1, run3}},
+		},
+		"stale: failed after it was taken back": {
+			history: History{
+				Events: story(enqueued, tx(claimed(run1)), reaped(run1), tx(claimed(run2)), tx(arrived("waiting", "fail"))),
+				Live:   []int64{1, 1},
+			},
+			want: []broken{{StaleWrite, 1, uuid.Nil}},
+		},
+		"stale: told so, of a run that the reaper had ended": {
+			history: History{
+				Events: story(enqueued, tx(claimed(run1)), reaped(run1)),
+				Told:   []Told{{1, run1, "released"}}, Live: []int64{1},
+			},
+			want: []broken{{StaleWrite, 1, run1}},
+		},
+		"stale: told so, of a run that was never claimed": {
+			history: History{Events: story(enqueued), Told: []Told{{1, run3, "succeeded"}}, Live: []int64{1}},
+			want:    []broken{{StaleWrite, 1, run3}},
+		},
+		"stale: told so, of another job's run": {
+			history: History{
+				Enqueued: []int64{2},
+				Events:   story(enqueued, tx(claimed(run1)), success(run1)),
+				Told:     []Told{{2, run1, "succeeded"}}, Live: []int64{2},
+			},
+			want: []broken{{StaleWrite, 2, run1}},
+		},
+		"finished twice: by two runs": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), tx(closed(run1, "reap"), succeeded(run1)), tx(claimed(run2)), success(run2))},
+			want:    []broken{{FinishedTwice, 1, run2}},
+		},
+		"finished twice: dead and discarded": {
+			history: History{Events: story(enqueued, tx(arrived("dead", "reap")), tx(arrived("ended", "cancel")))},
+			want:    []broken{{FinishedTwice, 1, uuid.Nil}},
+		},
+		"result lost: accepted, and the run goes on": {
+			history: History{
+				Events: story(enqueued, tx(claimed(run1))),
+				Told:   []Told{{1, run1, "succeeded"}}, Live: []int64{1},
+			},
+			want: []broken{{ResultLost, 1, run1}},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			report := Check(tc.history)
+			var got []broken
+			for _, v := range report.Violations {
+				got = append(got, broken{v.Rule, v.ID, v.Token})
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+			if (report.Err() != nil) != (len(tc.want) > 0) {
+				t.Errorf("Err() = %v", report.Err())
+			}
+		})
+	}
+}
+
+func TestReportCountsWhatItJudged(t *testing.T) {
+	report := Check(History{
+		Enqueued: []int64{1, 2},
+		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
+		Told:     []Told{{1, run1, "refused"}, {1, run2, "succeeded"}, {1, run2, "unconfirmed"}},
+		Live:     []int64{2},
+	})
+	if diff := cmp.Diff(Report{Jobs: 2, Runs: 2, Accepted: 1, Refused: 1}, report); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
