@@ -64,13 +64,13 @@ image: build ## Write the container image into bin/jobqueue-image.tar, without a
 
 .PHONY: test-unit
 test-unit: ## Unit tests of every module.
-	$(GOTEST) $$(go list ./... | grep -v -E '/(integration|e2e|charts)(/|$$)')
+	$(GOTEST) $$(go list ./... | grep -v -E '/(integration|faults|e2e|charts)(/|$$)')
 	@for module in hack/tools hack/image hack/localcluster hack/bench; do \
 	  echo "go -C $$module test ./..."; go -C $$module test -count=1 ./... || exit 1; done
 
 .PHONY: test-integration
 test-integration: postgres assets ## The queue, the worker, the controllers and the charts, on real PostgreSQL and API servers.
-	KUBEBUILDER_ASSETS="$$($(BIN)/localcluster assets)" $(GOTEST) $$(go list ./... | grep -E '/(integration|charts)(/|$$)')
+	KUBEBUILDER_ASSETS="$$($(BIN)/localcluster assets)" $(GOTEST) $$(go list ./... | grep -E '/(integration|faults|charts)(/|$$)')
 
 .PHONY: chaos
 chaos: postgres ## The faults for longer (CHAOS_SECONDS=120).

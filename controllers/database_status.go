@@ -11,6 +11,7 @@ import (
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 	"github.com/jobqueue-dev/jobqueue-operator/controllers/sampler"
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // databaseFindings is what a reconcile of a QueueDatabase has found out.
@@ -93,7 +94,7 @@ func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f database
 		s.Grants = append(s.Grants, v1alpha1.ConnectionGrant{Name: g.Name, Connections: g.Connections, Replicas: g.Replicas})
 	}
 	setReachable(c, f.problem())
-	setDatabaseBudget(c, f.ledger)
+	setDatabaseBudget(c, f.ledger, f.state.Sample)
 	setDatabaseReady(c, f)
 	return s
 }
@@ -106,7 +107,7 @@ func setReachable(c conditions, problem *sampler.Problem) {
 	c.set(v1alpha1.ConditionDatabaseReachable, false, problem.Reason, problem.Message)
 }
 
-func setDatabaseBudget(c conditions, p *page) {
+func setDatabaseBudget(c conditions, p *page, sample *queue.Sample) {
 	switch {
 	case !p.totalKnown:
 		c.set(v1alpha1.ConditionBudgetConstrained, false, v1alpha1.ReasonProgressing, "the budget follows from the first sample")
@@ -114,6 +115,10 @@ func setDatabaseBudget(c conditions, p *page) {
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonMinimumsExceedBudget, fmt.Sprintf(
 			"%d connections lack for the queues' minReplicas: the budget is %d, %d of them for operator and reaper",
 			p.shares.Missing, p.total, p.shares.Overhead))
+	case sample != nil && sample.OurConnections > int(p.total):
+		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetOverdrawn, fmt.Sprintf(
+			"%d connections of job queues are in use, more than the budget of %d: another QueueDatabase or programs outside the cluster "+
+				"use the database too, and have no part in this budget", sample.OurConnections, p.total))
 	case p.short():
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetExhausted, fmt.Sprintf(
 			"the queues need more connections than the budget of %d has", p.total))

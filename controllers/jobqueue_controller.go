@@ -214,14 +214,16 @@ func (r *queueReconciler) applyDisruption(ctx context.Context, q *v1alpha1.JobQu
 }
 
 // applyReplicas scales. A change of the spec takes the number back from whoever
-// else has set it; without one it is not fought over.
+// else has set it; without one it is not fought over, unless it breaks the budget.
 func (r *queueReconciler) applyReplicas(ctx context.Context, o *observation, out *outcome) error {
 	if !o.exists() {
 		return nil // made with its replicas, if it was made
 	}
 	wanted := out.plan.decision.Replicas
 	specChanged := r.written.of(keyOf(o.queue), o.queue.UID, o.queue.Status).ObservedGeneration != o.queue.Generation
-	from, err := r.applier.scale(ctx, o.deployment, wanted, specChanged)
+	beyond := o.page.totalKnown && (o.page.shares.Allocated > o.page.total ||
+		int64(o.replicas())*int64(perReplicaOf(o.queue)) > int64(o.page.total-o.page.shares.Overhead))
+	from, err := r.applier.scale(ctx, o.deployment, wanted, specChanged || beyond)
 	if err != nil {
 		return err
 	}

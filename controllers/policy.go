@@ -16,7 +16,7 @@ const (
 	defaultMaxReplicas   = 10
 	defaultTargetAge     = 30
 	defaultStabilization = 60
-	defaultBatch         = 500
+	defaultBatch         = 2000
 	// graceMargin is how many seconds a pod has beyond its jobs' timeout.
 	graceMargin = 30
 )

@@ -13,7 +13,7 @@ import (
 func TestPolicyOf(t *testing.T) {
 	base := queue.Policy{
 		Lease: 30 * time.Second, Heartbeat: 10 * time.Second, Timeout: time.Minute, MaxAttempts: 5,
-		BackoffBase: 5 * time.Second, BackoffMax: time.Hour, BackoffJitter: 20, BatchSize: 500, MaxPayloadBytes: 262144,
+		BackoffBase: 5 * time.Second, BackoffMax: time.Hour, BackoffJitter: 20, BatchSize: 2000, MaxPayloadBytes: 262144,
 		RetainSucceeded: 24 * time.Hour, RetainDead: 14 * 24 * time.Hour, Generation: 3, Owner: "ns/emails",
 	}
 	cases := map[string]struct {
@@ -22,7 +22,7 @@ func TestPolicyOf(t *testing.T) {
 	}{
 		"defaults":                     {},
 		"suspended":                    {func(q *v1alpha1.JobQueue) { q.Spec.Suspend = true }, func(p *queue.Policy) { p.Suspended = true }},
-		"a batch fills all slots":      {func(q *v1alpha1.JobQueue) { q.Spec.Worker.Slots = 900 }, func(p *queue.Policy) { p.BatchSize = 900 }},
+		"a batch fills all slots":      {func(q *v1alpha1.JobQueue) { q.Spec.Worker.Slots = 2900 }, func(p *queue.Policy) { p.BatchSize = 2900 }},
 		"a batch of the user's choice": {func(q *v1alpha1.JobQueue) { q.Spec.Batch.Size = new(int32(20)) }, func(p *queue.Policy) { p.BatchSize = 20 }},
 		"zero is a choice": {
 			func(q *v1alpha1.JobQueue) {

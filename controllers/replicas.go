@@ -18,7 +18,7 @@ type ownedElsewhere struct{ deployment, by string }
 
 func (e *ownedElsewhere) Error() string {
 	return fmt.Sprintf("spec.replicas of Deployment %q was set by %s and is left alone; "+
-		"scale the JobQueue instead: any change of its spec takes the number back", e.deployment, e.by)
+		"scale the JobQueue instead: any change of its spec takes the number back, and so does a number beyond the connection budget", e.deployment, e.by)
 }
 
 // scale sets the number of replicas as OwnerScaler, and returns the number before.

@@ -57,11 +57,27 @@ cluster_down() {
   if [[ -z $own_cluster ]]; then localcluster down; fi
 }
 
+# own_namespace is marked by what is installed here, so that nothing else is replaced or removed.
+own_namespace=jobqueue-system
+marked() { [[ $(kubectl get namespace $own_namespace --ignore-not-found -o 'jsonpath={.metadata.labels.jobqueue\.dev/demo}') == true ]]; }
+
 # install_operator installs or upgrades both charts.
 install_operator() {
   build_helm
+  if [[ -n $own_cluster ]] && ! marked && [[ -n $(kubectl get crd jobqueues.jobqueue.dev --ignore-not-found -o name) ]]; then
+    echo "This cluster has a JobQueue operator already, which the demo would replace by its own. Use another cluster, or uninstall it first." >&2
+    exit 1
+  fi
+  local repository=$image tag=latest
+  if [[ $image == *@* ]]; then
+    echo "IMAGE is $image: give a tag, not a digest." >&2
+    exit 1
+  elif [[ ${image##*/} == *:* ]]; then
+    repository=${image%:*} tag=${image##*:}
+  fi
   say "Installing the charts"
-  helm upgrade --install jobqueue-crds "$root/charts/jobqueue-crds" --namespace jobqueue-system --create-namespace --wait
-  helm upgrade --install jobqueue "$root/charts/jobqueue-operator" --namespace jobqueue-system \
-    --set "image.repository=${image%:*}" --set "image.tag=${image##*:}" --set image.pullPolicy=IfNotPresent --wait --timeout 3m
+  helm upgrade --install jobqueue-crds "$root/charts/jobqueue-crds" --namespace $own_namespace --create-namespace --wait
+  kubectl label namespace $own_namespace jobqueue.dev/demo=true --overwrite
+  helm upgrade --install jobqueue "$root/charts/jobqueue-operator" --namespace $own_namespace \
+    --set "image.repository=$repository" --set "image.tag=$tag" --set image.pullPolicy=IfNotPresent --wait --timeout 3m
 }

@@ -6,9 +6,10 @@ source "$(dirname "$0")/cluster.sh"
 if [[ ${1:-} == down ]]; then
   if [[ -n $own_cluster ]]; then
     kubectl delete namespace jobqueue-demo --ignore-not-found
-    if [[ -x $bin/helm ]]; then
+    if [[ -x $bin/helm ]] && marked; then
       helm uninstall jobqueue --namespace jobqueue-system --ignore-not-found
       helm uninstall jobqueue-crds --namespace jobqueue-system --ignore-not-found
+      kubectl delete namespace jobqueue-system
     fi
   fi
   cluster_down

@@ -33,7 +33,8 @@ const (
 	migrateTries       = 24
 )
 
-// MigrateResult is the version before and after.
+// MigrateResult is the version before and after; From is the same as To when nothing
+// was left to do.
 type MigrateResult struct{ From, To int }
 
 // Migrate brings the schema to LatestVersion, creating it when it is missing.
@@ -59,14 +60,21 @@ func (c *Client) Migrate(ctx context.Context, conn *pgx.Conn) (MigrateResult, er
 	if from > LatestVersion {
 		return res, wrap("migrate", tooNew(from))
 	}
+	if err := supported(ctx, conn); err != nil {
+		return res, wrap("migrate", err)
+	}
 	for _, m := range versions {
 		if m.version <= from {
 			continue
 		}
-		if err := c.applyWithRetry(ctx, conn, m); err != nil {
+		applied, err := c.applyWithRetry(ctx, conn, m)
+		if err != nil {
 			return res, wrap(fmt.Sprintf("migrate to version %d", m.version), err)
 		}
 		res.To = m.version
+		if !applied { // another migrator did
+			res.From = m.version
+		}
 	}
 	return res, nil
 }
@@ -82,6 +90,24 @@ func (c *Client) Version(ctx context.Context, db DB) (int, error) {
 	var version int
 	err = db.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+c.quoted+".schema_migrations").Scan(&version)
 	return version, wrap("version", err)
+}
+
+// minServer is the oldest PostgreSQL that has what the schema uses.
+const minServer = 14
+
+func supported(ctx context.Context, db DB) error {
+	var server int
+	if err := db.QueryRow(ctx, "SELECT current_setting('server_version_num')::integer").Scan(&server); err != nil {
+		return err
+	}
+	return supportedServer(server)
+}
+
+func supportedServer(versionNum int) error {
+	if major := versionNum / 10000; major < minServer {
+		return fmt.Errorf("the server is PostgreSQL %d; the queue needs %d or newer", major, minServer)
+	}
+	return nil
 }
 
 func tooNew(version int) error {
@@ -131,19 +157,18 @@ func (c *Client) migrations() ([]migration, error) {
 
 // applyWithRetry tries again what can be expected to pass: a lock not had in
 // time, and a race with another migrator.
-func (c *Client) applyWithRetry(ctx context.Context, conn *pgx.Conn, m migration) error {
-	var err error
+func (c *Client) applyWithRetry(ctx context.Context, conn *pgx.Conn, m migration) (applied bool, err error) {
 	for try := range migrateTries {
-		if err = c.apply(ctx, conn, m); err == nil || !retryableMigration(err) {
-			return err
+		if applied, err = c.apply(ctx, conn, m); err == nil || !retryableMigration(err) {
+			return applied, err
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-time.After(min(time.Duration(try+1)*50*time.Millisecond, time.Second)):
 		}
 	}
-	return fmt.Errorf("gave up after %d tries: %w", migrateTries, err)
+	return false, fmt.Errorf("gave up after %d tries: %w", migrateTries, err)
 }
 
 func retryableMigration(err error) bool {
@@ -162,8 +187,8 @@ func retryableMigration(err error) bool {
 
 // apply runs one version in one transaction, unless another migrator has done
 // so while this one waited for the lock.
-func (c *Client) apply(ctx context.Context, conn *pgx.Conn, m migration) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+func (c *Client) apply(ctx context.Context, conn *pgx.Conn, m migration) (applied bool, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d)",
 			migrateLockTimeout.Milliseconds(), c.lockKey()), pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
@@ -192,8 +217,10 @@ func (c *Client) apply(ctx context.Context, conn *pgx.Conn, m migration) error {
 			return err
 		}
 		_, err = tx.Exec(ctx, "INSERT INTO "+c.quoted+".schema_migrations (version) VALUES ($1::integer)", m.version)
+		applied = err == nil
 		return err
 	})
+	return applied && err == nil, err
 }
 
 // lockKey is the advisory lock of this schema's migrations.

@@ -37,3 +37,17 @@ func TestMigrations(t *testing.T) {
 		t.Error("two schemas share a lock")
 	}
 }
+
+func TestServersThatAreTooOldAreRefused(t *testing.T) {
+	for version, want := range map[int]string{
+		140000: "", 150018: "", 180000: "", 130022: "the server is PostgreSQL 13; the queue needs 14 or newer",
+	} {
+		got := ""
+		if err := supportedServer(version); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("version %d: %q, want %q", version, got, want)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func DefaultPolicy() Policy {
 		BackoffBase:     5 * time.Second,
 		BackoffMax:      time.Hour,
 		BackoffJitter:   20,
-		BatchSize:       500,
+		BatchSize:       2000,
 		MaxPayloadBytes: 256 * 1024,
 		RetainSucceeded: 24 * time.Hour,
 		RetainDead:      14 * 24 * time.Hour,

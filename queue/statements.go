@@ -10,11 +10,11 @@ import (
 // has a cast: with QueryExecModeExec and the simple protocol PostgreSQL is told
 // no types, and the cast is what makes it read the text right.
 type statements struct {
-	enqueue, claim, heartbeat, release, unregister   string
-	succeed, fail, snooze, discard, cancel           string
-	reap, sample, setPolicy, getPolicy, releaseOwner string
-	listDead, requeue, requeueKind, purgeDead        string
-	getJob, listJobs                                 string
+	enqueue, enqueueMany, claim, heartbeat, release, unregister string
+	succeed, fail, snooze, discard, cancel                      string
+	reap, sample, setPolicy, getPolicy, releaseOwner            string
+	listDead, requeue, requeueKind, purgeDead                   string
+	getJob, listJobs                                            string
 }
 
 func newStatements(schema string) statements {
@@ -23,7 +23,9 @@ func newStatements(schema string) statements {
 	}
 	const refs = "$1::bigint[], $2::text[]::uuid[]"
 	return statements{
-		enqueue: call("id", "enqueue_many", "$1::text, $2::text[], $3::text[]::jsonb[], $4::smallint[], "+
+		enqueue: call("id", "enqueue", "$1::text, $2::text, $3::text::jsonb, coalesce($4::smallint, 0::smallint), "+
+			"$5::double precision, $6::text::timestamptz, $7::integer") + " AS id",
+		enqueueMany: call("id", "enqueue_many", "$1::text, $2::text[], $3::text[]::jsonb[], $4::smallint[], "+
 			"$5::double precision[], $6::text[]::timestamptz[], $7::integer[]"),
 		claim: call("key, ids, kinds, payloads::text[], priorities, attempts, max_attempts, created_ats, available_ats, "+
 			"started_at, deadline, timeout_ms, lease_ms", "claim_many",

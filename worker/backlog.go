@@ -173,6 +173,8 @@ const (
 	// A job that has waited this long was overtaken by slower ones than expected,
 	// and is given back.
 	maxBacklogWait = 2 * time.Second
+	// maxAheadBytes bounds the payloads that wait here, whatever the horizon.
+	maxAheadBytes = 8 << 20
 )
 
 // pace estimates how long handlers and claims take, as moving averages.
@@ -180,6 +182,7 @@ type pace struct {
 	mu      sync.Mutex
 	handler time.Duration // 0 until a handler has returned
 	claim   time.Duration
+	payload float64 // bytes of a job
 
 	sum   time.Duration // since the last estimate
 	count int
@@ -202,15 +205,23 @@ func (p *pace) overtaken(d time.Duration) {
 	p.mu.Unlock()
 }
 
-// claimed notes one claim's round trip.
-func (p *pace) claimed(d time.Duration) {
+// claimed notes one claim's round trip, and what it brought.
+func (p *pace) claimed(d time.Duration, jobs, payloadBytes int) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.claim = average(p.claim, d)
-	p.mu.Unlock()
+	if jobs == 0 {
+		return
+	}
+	mean := float64(payloadBytes) / float64(jobs)
+	if p.payload == 0 {
+		p.payload = mean
+	}
+	p.payload = (7*p.payload + 3*mean) / 10
 }
 
 // ahead is how many jobs slots are expected to start within the horizon, at most
-// limit.
+// limit, and not more than fit maxAheadBytes.
 func (p *pace) ahead(slots, limit int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,6 +234,9 @@ func (p *pace) ahead(slots, limit int) int {
 	}
 	horizon := min(max(3*p.claim, minHorizon), maxHorizon)
 	n := float64(slots) * float64(horizon) / float64(p.handler)
+	if p.payload > 0 {
+		n = min(n, maxAheadBytes/p.payload)
+	}
 	return int(min(math.Floor(n), float64(limit)))
 }
 

@@ -161,8 +161,11 @@ func TestPaceAhead(t *testing.T) {
 	cases := map[string]struct {
 		handler, claim time.Duration
 		slots, limit   int
+		payload        int
 		want           int
 	}{
+		"large payloads":                   {handler: time.Microsecond, claim: 5 * time.Millisecond, slots: 10, limit: 2000, payload: 1 << 18, want: 32},
+		"small payloads":                   {handler: time.Microsecond, claim: 5 * time.Millisecond, slots: 10, limit: 2000, payload: 64, want: 2000},
 		"nothing known":                    {slots: 10, limit: 100, want: 0},
 		"no-op handlers":                   {handler: time.Microsecond, claim: 5 * time.Millisecond, slots: 10, limit: 100, want: 100},
 		"5 ms":                             {handler: 5 * time.Millisecond, claim: 5 * time.Millisecond, slots: 10, limit: 500, want: 100},
@@ -179,7 +182,7 @@ func TestPaceAhead(t *testing.T) {
 				p.ran(tc.handler)
 			}
 			if tc.claim > 0 {
-				p.claimed(tc.claim)
+				p.claimed(tc.claim, 10, 10*tc.payload)
 			}
 			if got := p.ahead(tc.slots, tc.limit); got != tc.want {
 				t.Errorf("ahead is %d, want %d", got, tc.want)

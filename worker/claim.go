@@ -124,15 +124,17 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		id.endClaim()
 		return 0, err
 	}
-	e.pace.claimed(took)
 	jobs := make([]*held, len(runs))
 	lease := e.policy.Load().Lease
+	payloads := 0
 	for i, run := range runs {
+		payloads += len(run.Payload)
 		lease = run.Lease
 		reg := e.handlers[run.Kind]
 		reg.queueWait.Observe(max(run.StartedAt.Sub(run.AvailableAt), 0).Seconds())
 		jobs[i] = newHeld(run, id, reg, sent)
 	}
+	e.pace.claimed(took, len(runs), payloads)
 	id.registered(sent, lease)
 	id.add(jobs)
 	if !id.endClaim() {

@@ -23,7 +23,7 @@ type settler interface {
 
 const (
 	// maxWrite is the largest number of results in one statement.
-	maxWrite = 1000
+	maxWrite = 4000
 	// writeTimeout bounds one statement; its results stay and are tried again.
 	writeTimeout = 10 * time.Second
 	// maxLocked is how many locked rows in a row of single writes are waited for.

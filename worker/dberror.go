@@ -41,6 +41,16 @@ func concernsData(err error) bool {
 	return false
 }
 
+// sameTrouble is true for two errors that say the same of the database, whichever
+// statements met it.
+func sameTrouble(a, b error) bool {
+	var x, y *pgconn.PgError
+	if errors.As(a, &x) && errors.As(b, &y) {
+		return x.Code == y.Code
+	}
+	return a.Error() == b.Error()
+}
+
 // isLocked is true when another session held a lock on a row for longer than the
 // finishing functions wait, as an open transaction that has cancelled a job does.
 func isLocked(err error) bool {

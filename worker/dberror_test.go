@@ -40,3 +40,26 @@ func TestDatabaseErrors(t *testing.T) {
 		})
 	}
 }
+
+func TestSameTrouble(t *testing.T) {
+	server := func(statement, code string) error {
+		return fmt.Errorf("queue: %s: %w", statement, &pgconn.PgError{Code: code})
+	}
+	cases := map[string]struct {
+		a, b error
+		want bool
+	}{
+		"one code, two statements": {server("claim", "JQ001"), server("heartbeat", "JQ001"), true},
+		"two codes":                {server("claim", "JQ001"), server("claim", "57P03"), false},
+		"the same text":            {io.EOF, io.EOF, true},
+		"another text":             {io.EOF, io.ErrUnexpectedEOF, false},
+		"server and connection":    {server("claim", "57P03"), io.EOF, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := sameTrouble(tc.a, tc.b); got != tc.want {
+				t.Errorf("sameTrouble(%v, %v) = %t", tc.a, tc.b, got)
+			}
+		})
+	}
+}

@@ -144,7 +144,7 @@ func (e *engine) pod() string {
 func (e *engine) contact(what string, err error) {
 	was := e.health.contacted(err)
 	switch {
-	case err != nil && (was == nil || was.Error() != err.Error()):
+	case err != nil && (was == nil || !sameTrouble(was, err)):
 		e.log.Warn("the database cannot be used, trying again", "at", what, "error", err)
 	case err == nil && was != nil:
 		e.log.Info("the database can be used again")

@@ -52,6 +52,7 @@ const (
 	ReasonWithinLimits         = "WithinLimits"
 	ReasonWithinBudget         = "WithinBudget"
 	ReasonBudgetExhausted      = "BudgetExhausted"
+	ReasonBudgetOverdrawn      = "BudgetOverdrawn"
 	ReasonMinimumsExceedBudget = "MinimumsExceedBudget"
 	ReasonScaled               = "Scaled"
 )

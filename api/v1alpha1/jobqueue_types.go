@@ -146,7 +146,7 @@ type RetrySpec struct {
 // BatchSpec bounds a claim.
 type BatchSpec struct {
 	// The most jobs that one claim takes. A claim never takes more than the worker can
-	// start soon. Not below worker.slots. Empty: 500, or worker.slots if that is more.
+	// start soon. Not below worker.slots. Empty: 2000, or worker.slots if that is more.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000

@@ -18,11 +18,14 @@ func TestTotal(t *testing.T) {
 		want   int32
 		known  bool
 	}{
-		"a fixed number needs no sample":        {spec: Spec{Connections: ptr[int32](40)}, want: 40, known: true},
-		"a share without a sample is not known": {spec: Spec{Percent: ptr[int32](80)}},
-		"B1: a share of what others leave":      {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 22}, want: 60, known: true},
-		"a share is rounded down":               {spec: Spec{Percent: ptr[int32](33)}, server: &Server{Max: 100}, want: 33, known: true},
-		"a full server leaves nothing":          {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 99}, want: 0, known: true},
+		"a fixed number needs no sample":               {spec: Spec{Connections: ptr[int32](40)}, want: 40, known: true},
+		"a share without a sample is not known":        {spec: Spec{Percent: ptr[int32](80)}},
+		"B1: a share of what others leave":             {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 22}, want: 60, known: true},
+		"a share is rounded down":                      {spec: Spec{Percent: ptr[int32](33)}, server: &Server{Max: 100}, want: 33, known: true},
+		"a fixed number is cut to what others leave":   {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 70}, want: 27, known: true},
+		"a fixed number of a full server is nothing":   {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 99}, want: 0, known: true},
+		"a fixed number that is free is what is given": {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 22}, want: 40, known: true},
+		"a full server leaves nothing":                 {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 99}, want: 0, known: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -28,16 +28,23 @@ type Server struct {
 }
 
 // Total is how many connections workers, reapers and the operator may hold
-// together. It is known when the number is fixed or the server has been sampled.
+// together: never more than other clients leave of the server. It is known when the
+// number is fixed or the server has been sampled.
 func Total(spec Spec, server *Server) (total int32, known bool) {
+	if server == nil {
+		if spec.Connections == nil {
+			return 0, false
+		}
+		return max(0, *spec.Connections), true
+	}
+	free := max(0, int64(server.Max)-int64(server.Reserved)-int64(server.Others))
 	switch {
 	case spec.Connections != nil:
-		return max(0, *spec.Connections), true
-	case spec.Percent == nil || server == nil:
-		return 0, false
+		return int32(min(free, max(0, int64(*spec.Connections)))), true
+	case spec.Percent != nil:
+		return int32(free * int64(*spec.Percent) / 100), true
 	}
-	free := int64(server.Max) - int64(server.Reserved) - int64(server.Others)
-	return int32(max(0, free*int64(*spec.Percent)/100)), true
+	return 0, false
 }
 
 // Smoother evens out the number of other clients' connections. A share of what

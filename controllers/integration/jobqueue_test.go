@@ -73,6 +73,14 @@ var _ = Describe("a JobQueue", func() {
 		Expect(message(q, v1alpha1.ConditionScalingActive)()).To(ContainSubstring("somebody"))
 		Expect(w.replicas("emails")()).To(BeNumerically("==", 3))
 
+		By("replicas beyond the connection budget are taken back at once")
+		patch = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":500}}`))
+		Expect(k8s.Patch(within(5*time.Second), d, patch, client.FieldOwner("somebody"))).To(Succeed())
+		Eventually(w.replicas("emails")).Should(BeNumerically("==", 1))
+		patch = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`))
+		Expect(k8s.Patch(within(5*time.Second), d, patch, client.FieldOwner("somebody"))).To(Succeed())
+		Eventually(condition(q, v1alpha1.ConditionScalingActive)).Should(HavePrefix("False/"))
+
 		By("a change of the spec takes them back")
 		change(q, func(q *v1alpha1.JobQueue) { q.Spec.Scaling.TargetAgeSeconds = 31 })
 		Eventually(condition(q, v1alpha1.ConditionScalingActive)).Should(Equal("True/SampleFresh"))

@@ -11,8 +11,8 @@ import (
 
 // adversity measures whether ours stays fast where others become slow.
 func (b *bench) adversity(ctx context.Context) error {
-	fmt.Fprintf(b.out, "## Adversity\n\nOurs, one process, payload of 64 bytes, as a multiple of the clean figure of the same run; median of %d rounds, which take turns.\n\n",
-		b.opts.rounds)
+	fmt.Fprintf(b.out, "## Adversity\n\nOurs, one process, payload of 64 bytes, as a multiple of the clean figure of the same run; median of %d round(s), which take turns.\n\n",
+		b.opts.adverseRounds)
 	cases := []struct {
 		name    string
 		adverse func(context.Context, *database) error
@@ -25,7 +25,7 @@ func (b *bench) adversity(ctx context.Context) error {
 		{name: "statistics of empty tables, no autovacuum", adverse: b.freezeStatistics, stale: true},
 	}
 	rates := map[string][]float64{}
-	for round := range b.opts.rounds {
+	for round := range b.opts.adverseRounds {
 		for _, c := range cases {
 			r, err := b.adverseOnce(ctx, c.adverse, c.stale)
 			if err != nil {

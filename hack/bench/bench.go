@@ -23,10 +23,14 @@ func logf(format string, args ...any) {
 
 // spec is what all processes of a contender on that database have in common.
 func (b *bench) spec(c contender, d *database, role string) Spec {
-	return Spec{
+	spec := Spec{
 		Program: c.program, Mode: c.mode, Role: role, URL: d.url, Queues: []string{defaultQueue},
 		SchemaFile: b.opts.gueSchema, PayloadBytes: 64, Bulk: 1000, Connections: 1,
 	}
+	if c.program == riverFast.program {
+		spec.Workers = b.opts.riverWorkers
+	}
+	return spec
 }
 
 // prepare makes a database with the contender's tables and queues.

@@ -38,11 +38,16 @@ func (c *cluster) create(ctx context.Context) (*database, error) {
 		return nil, err
 	}
 	d := &database{name: name, url: c.server.URL(name), server: c.server, admin: admin}
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		d.drop()
-		return nil, err
+	if _, err = admin.Exec(ctx, "CREATE DATABASE "+name); err == nil {
+		d.conn, err = pgx.Connect(ctx, d.url)
 	}
-	if d.conn, err = pgx.Connect(ctx, d.url); err != nil {
+	// What the bench itself asks is bounded too.
+	for _, conn := range []*pgx.Conn{admin, d.conn} {
+		if err == nil {
+			_, err = conn.Exec(ctx, "SET statement_timeout = '10min'")
+		}
+	}
+	if err != nil {
 		d.drop()
 		return nil, err
 	}

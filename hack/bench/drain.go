@@ -59,7 +59,7 @@ func (b *bench) drainRounds(ctx context.Context, contenders []contender, payload
 }
 
 // writeRates writes all rounds and medians, and what the medians are as multiples of
-// ours and of the fastest rival's.
+// ours and, where there are rivals, of the fastest one's.
 func (b *bench) writeRates(contenders []contender, rates map[string][]float64, limited map[string]bool) {
 	var best float64
 	for _, c := range contenders {
@@ -67,7 +67,10 @@ func (b *bench) writeRates(contenders []contender, rates map[string][]float64, l
 			best = max(best, median(rates[c.name]))
 		}
 	}
-	heads := []string{"contender", "jobs/s, median", "× ours", "× the fastest rival"}
+	heads := []string{"contender", "jobs/s, median", "× ours"}
+	if best > 0 {
+		heads = append(heads, "× the fastest rival")
+	}
 	for round := range b.opts.rounds {
 		heads = append(heads, fmt.Sprintf("round %d", round+1))
 	}
@@ -81,7 +84,10 @@ func (b *bench) writeRates(contenders []contender, rates map[string][]float64, l
 			t.add(name, "failed")
 			continue
 		}
-		row := []string{name, rate(mid), ratio(mid, median(rates[ourName])), ratio(mid, best)}
+		row := []string{name, rate(mid), ratio(mid, median(rates[ourName]))}
+		if best > 0 {
+			row = append(row, ratio(mid, best))
+		}
 		for _, r := range rates[c.name] {
 			row = append(row, rate(r))
 		}
@@ -123,9 +129,7 @@ func (b *bench) drainOnce(ctx context.Context, c contender, payload int, adverse
 
 // drainFilled drains the jobs of a database.
 func (b *bench) drainFilled(ctx context.Context, c contender, d *database, jobs int) (drained, error) {
-	spec := b.spec(c, d, roleWork)
-	spec.Workers = b.opts.workers
-	w, err := b.hire(ctx, c, spec)
+	w, err := b.hire(ctx, c, b.spec(c, d, roleWork))
 	if err != nil {
 		return drained{}, err
 	}

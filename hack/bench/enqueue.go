@@ -22,7 +22,7 @@ const oneByOneShare = 20
 
 // enqueue measures how fast jobs are added. Contenders take turns.
 func (b *bench) enqueue(ctx context.Context) error {
-	fmt.Fprintf(b.out, "## Enqueue\n\nJobs per second (payload of 64 bytes, median of %d rounds): in a transaction each, with begin and commit for the "+
+	fmt.Fprintf(b.out, "## Enqueue\n\nJobs per second (payload of 64 bytes, median of %d round(s)): in a transaction each, with begin and commit for the "+
 		"clients in Go and one call for the others; and by the thousand with the call that each has for it.\n\n", b.opts.rounds)
 	contenders := b.those(enqueueContenders...)
 	rates := map[string][]float64{}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,15 +28,17 @@ const childCommand = "child"
 
 // options are what the command line says.
 type options struct {
-	parts, contenders []string
-	rounds, jobs      int
-	payloads          []int
-	limit             time.Duration // of one drain
-	rivals            string        // the folder with program.mjs
-	gueSchema         string        // gue's own schema.sql
+	parts        []string
+	contenders   *regexp.Regexp
+	rounds, jobs int
+	payloads     []int
+	limit        time.Duration // of one drain
+	rivals       string        // the folder with program.mjs
+	gueSchema    string        // gue's own schema.sql
 
 	enqueueJobs    int
 	latencySeconds int
+	adverseRounds  int
 	future         int
 	history        int
 	queues         int
@@ -43,7 +46,7 @@ type options struct {
 	memoryJobs     int
 	idleQueues     int
 	idle           time.Duration
-	workers        int
+	riverWorkers   int
 }
 
 // part is a section of the report.
@@ -124,7 +127,7 @@ func parseOptions(args []string) (options, error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	partList := flags.String("parts", strings.Join(names, ","), "the `parts` to run")
-	contenders := flags.String("contenders", "", "run only contenders whose name contains one of these `words`; ours always runs")
+	contenders := flags.String("contenders", "", "run only contenders whose name matches this regular `expression`, whatever the case; ours always runs")
 	payloads := flags.String("payloads", "64,1024", "payload sizes of drain, in `bytes`")
 	flags.IntVar(&o.rounds, "rounds", 5, "rounds of drain, enqueue and scale")
 	flags.IntVar(&o.jobs, "jobs", 100_000, "jobs of each drain; slow contenders get fewer")
@@ -133,6 +136,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.gueSchema, "gue-schema", "", "gue's schema.sql, without which gue is left out")
 	flags.IntVar(&o.enqueueJobs, "enqueue-jobs", 100_000, "jobs of each bulk enqueue; a twentieth one by one")
 	flags.IntVar(&o.latencySeconds, "latency-seconds", 20, "how long 100 jobs per second are enqueued")
+	flags.IntVar(&o.adverseRounds, "adverse-rounds", 3, "rounds of adversity, whose preparation takes minutes")
 	flags.IntVar(&o.future, "future", 1_000_000, "future jobs of adversity")
 	flags.IntVar(&o.history, "history", 1_000_000, "finished jobs of adversity")
 	flags.IntVar(&o.queues, "queues", 1000, "queues of adversity")
@@ -140,7 +144,7 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.memoryJobs, "memory-jobs", 1_000_000, "jobs of memory")
 	flags.IntVar(&o.idleQueues, "idle-queues", 50, "queues of idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long idle watches")
-	flags.IntVar(&o.workers, "workers", 0, "how many jobs a worker of River or ours runs at once, in place of its setting")
+	flags.IntVar(&o.riverWorkers, "river-workers", 0, "River's `MaxWorkers`, in place of 100 by default and 2000 at its fastest")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -157,11 +161,12 @@ func parseOptions(args []string) (options, error) {
 		}
 		o.payloads = append(o.payloads, n)
 	}
-	if *contenders != "" {
-		o.contenders = strings.Split(*contenders, ",")
+	var err error
+	if o.contenders, err = regexp.Compile("(?i)" + *contenders); err != nil {
+		return o, fmt.Errorf("-contenders: %w", err)
 	}
 	for name, n := range map[string]int{
-		"-rounds": o.rounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
+		"-rounds": o.rounds, "-adverse-rounds": o.adverseRounds, "-jobs": o.jobs, "-enqueue-jobs": o.enqueueJobs, "-latency-seconds": o.latencySeconds,
 		"-memory-jobs": o.memoryJobs, "-idle-queues": o.idleQueues,
 	} {
 		if n < 1 {
@@ -176,7 +181,7 @@ func parseOptions(args []string) (options, error) {
 func (b *bench) those(all ...contender) []contender {
 	var chosen []contender
 	for _, c := range all {
-		if c.name != ourName && !b.wanted(c) {
+		if c.name != ourName && !b.opts.contenders.MatchString(c.name) {
 			continue
 		}
 		if err := b.missing(c); err != nil {
@@ -186,15 +191,6 @@ func (b *bench) those(all ...contender) []contender {
 		chosen = append(chosen, c)
 	}
 	return chosen
-}
-
-func (b *bench) wanted(c contender) bool {
-	if len(b.opts.contenders) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(b.opts.contenders, func(word string) bool {
-		return strings.Contains(strings.ToLower(c.name), strings.ToLower(word))
-	})
 }
 
 // missing says what a contender lacks.

@@ -30,7 +30,13 @@ type process struct {
 	ran    atomic.Int64
 }
 
-// startProcess starts a contender's process; ctx kills it.
+// lifetime is the most that any process may take, whatever it does: enqueueing is not
+// bounded otherwise.
+func (o options) lifetime() time.Duration {
+	return 10*time.Minute + o.limit + o.held + o.idle + time.Duration(o.latencySeconds)*time.Second
+}
+
+// startProcess starts a contender's process. It is killed when ctx or its lifetime ends.
 func (b *bench) startProcess(ctx context.Context, spec Spec) (*process, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -58,7 +64,11 @@ func (b *bench) startProcess(ctx context.Context, spec Spec) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.name, err)
 	}
-	go p.read(stdout)
+	bound := time.AfterFunc(b.opts.lifetime(), func() { _ = p.cmd.Process.Kill() }) // it may have just ended
+	go func() {
+		defer bound.Stop()
+		p.read(stdout)
+	}()
 	return p, nil
 }
 
@@ -133,7 +143,7 @@ func (p *process) end(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		_ = p.cmd.Process.Kill() // it may have just ended
-		return fmt.Errorf("%s did not end within %s and was killed: %w", p.name, endTimeout, <-done)
+		return fmt.Errorf("%s did not end within %s, and was killed: %w", p.name, endTimeout, <-done)
 	}
 }
 

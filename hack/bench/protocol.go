@@ -29,7 +29,8 @@ type Spec struct {
 	Role    string   `json:"role"`
 	URL     string   `json:"url"`
 	Queues  []string `json:"queues"`
-	// Workers overrides how many jobs run at once, where it is not 0.
+	// Workers is how many jobs a process runs at once, of ours and of River; 0 leaves
+	// it to the mode.
 	Workers int `json:"workers"`
 	// SchemaFile is the SQL of a contender that leaves its tables to its users.
 	SchemaFile string `json:"schemaFile"`

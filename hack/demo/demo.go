@@ -17,6 +17,8 @@ import (
 const (
 	namespace = "jobqueue-demo"
 	queueName = "emails"
+	// schemaName is not the default one: the database may be in use.
+	schemaName = "jobqueue_demo"
 	// progressEvery is how often a row of the table is printed.
 	progressEvery = 2 * time.Second
 )
@@ -49,7 +51,7 @@ func newDemo(ctx context.Context, url, image string) (*demo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to PostgreSQL: %w", err)
 	}
-	client, err := queue.New(queue.DefaultSchema)
+	client, err := queue.New(schemaName)
 	if err != nil {
 		return nil, err
 	}

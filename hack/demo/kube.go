@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	jobqueuev1alpha1 "github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
+	"github.com/jobqueue-dev/jobqueue-operator/test/invariants"
 )
 
 //go:embed manifests.yaml
@@ -59,8 +61,10 @@ func (d *demo) reset(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := d.pool.Exec(ctx, `DROP SCHEMA IF EXISTS jobqueue CASCADE; DROP SCHEMA IF EXISTS invariants CASCADE`); err != nil {
-		return fmt.Errorf("dropping an earlier demo's schema: %w", err)
+	for _, schema := range []string{d.queue.Schema(), invariants.Schema} {
+		if _, err := d.pool.Exec(ctx, `DROP SCHEMA IF EXISTS `+pgx.Identifier{schema}.Sanitize()+` CASCADE`); err != nil {
+			return fmt.Errorf("dropping an earlier demo's schema: %w", err)
+		}
 	}
 	return nil
 }

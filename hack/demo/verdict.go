@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -60,6 +61,10 @@ func (d *demo) verdict(ctx context.Context, mix mix, drained time.Duration, refu
 	if !ok {
 		return errors.New("the demonstration FAILED: see the lines marked WRONG")
 	}
-	fmt.Println("\nEverything holds. `make demo-down` removes the cluster.")
+	down := "make demo-down"
+	if name := os.Getenv("JOBQUEUE_CLUSTER"); name != "" {
+		down = "JOBQUEUE_CLUSTER=" + name + " " + down
+	}
+	fmt.Printf("\nEverything holds. `%s` removes the cluster.\n", down)
 	return nil
 }

@@ -330,9 +330,18 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		}
 	})
 
-	It("finds runs whose worker's row is gone", func() {
-		e.one(worker)
-		e.exec(`DELETE FROM jobqueue.workers`)
-		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 1}))
+	It("releases later what was locked when its worker unregistered, with no attempt counted", func() {
+		e.policy(func(p *queue.Policy) { p.MaxAttempts = 1 })
+		ids := e.enqueue(5)
+		_, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 5, Alone: []string{}})
+		Expect(err).NotTo(HaveOccurred())
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.c.Cancel(e.ctx, tx, ids[:1], "")).To(HaveLen(1))
+		Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{}), "it is still locked")
+		Expect(tx.Commit(e.ctx)).To(Succeed())
+		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 4}))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0`)).To(Equal(4))
 	})
 })

@@ -60,7 +60,7 @@ BEGIN
     -- A new queue gets the defaults first, so that there is a row to lock.
     INSERT INTO {{schema}}.queues (name, lease, heartbeat, timeout, max_attempts, backoff_base, backoff_max, backoff_jitter,
         batch_size, max_payload_bytes, retain_finished, retain_dead, suspended, generation, owner)
-    VALUES (p_queue, '30 s', '10 s', '60 s', 5, '5 s', '3600 s', 20, 500, 262144, '86400 s', '1209600 s', false, 0, '')
+    VALUES (p_queue, '30 s', '10 s', '60 s', 5, '5 s', '3600 s', 20, 2000, 262144, '86400 s', '1209600 s', false, 0, '')
     ON CONFLICT (name) DO NOTHING;
     INSERT INTO {{schema}}.totals (queue) VALUES (p_queue) ON CONFLICT (queue) DO NOTHING;
     SELECT * INTO q FROM {{schema}}.queues WHERE name = p_queue FOR UPDATE;
@@ -123,7 +123,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.set_policy(text, jsonb) IS
 'Declares a queue or changes its policy, and returns the policy in force.
-queue: its name, 1 to 128 characters. policy: a JSON object with any of lease_seconds (30), heartbeat_seconds (10, less than the lease), timeout_seconds (60), max_attempts (5), backoff_base_seconds (5), backoff_max_seconds (3600), backoff_jitter_percent (20), batch_size (500), max_payload_bytes (262144), retain_finished_seconds (86400), retain_dead_seconds (1209600), suspended (false), generation (0), owner (empty); in parentheses the values of a new queue. A missing key keeps the stored value, except that a missing owner is the empty one.
+queue: its name, 1 to 128 characters. policy: a JSON object with any of lease_seconds (30), heartbeat_seconds (10, less than the lease), timeout_seconds (60), max_attempts (5), backoff_base_seconds (5), backoff_max_seconds (3600), backoff_jitter_percent (20), batch_size (2000), max_payload_bytes (262144), retain_finished_seconds (86400), retain_dead_seconds (1209600), suspended (false), generation (0), owner (empty); in parentheses the values of a new queue. A missing key keeps the stored value, except that a missing owner is the empty one.
 Errors: JQ002 the queue has another owner; JQ004 same owner, older generation; JQ005 a value out of range or an unknown key.';
 
 CREATE FUNCTION {{schema}}.get_policy(p_queue text) RETURNS jsonb

@@ -36,8 +36,7 @@ BEGIN
         LIMIT p_limit FOR UPDATE SKIP LOCKED);
 
     -- Who runs anything, by hopping from worker to worker in the index; and who
-    -- of them has no row, which in one snapshot can only be a worker removed
-    -- while a batch of its was locked.
+    -- of them has no row.
     WITH RECURSIVE seen (worker) AS (
         (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
         UNION ALL
@@ -53,7 +52,7 @@ BEGIN
     SELECT array_agg(c.key), array_agg(c.open) INTO v_keys, v_masks
     FROM (SELECT o.key, o.open, sum(bit_count(o.open)) OVER (ROWS UNBOUNDED PRECEDING) - bit_count(o.open) AS before
           FROM (
-              SELECT one.* FROM unnest(v_expired || v_orphans) g (worker)
+              SELECT one.* FROM unnest(v_expired) g (worker)
               CROSS JOIN LATERAL (
                   SELECT b.key, b.open FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
@@ -89,6 +88,19 @@ BEGIN
         )
         SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM back) INTO buried, returned;
         PERFORM {{schema}}.close_runs(v_keys, v_masks);
+    END IF;
+
+    -- Who has no row has unregistered, and could not release what was locked then:
+    -- that is done now, and no attempt is counted for it.
+    SELECT array_agg(o.key), array_agg(o.open) INTO v_keys, v_masks
+    FROM (SELECT one.* FROM unnest(v_orphans) g (worker)
+          CROSS JOIN LATERAL (
+              SELECT b.key, b.open FROM {{schema}}.batches b
+              WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
+              LIMIT p_limit FOR UPDATE SKIP LOCKED) one
+          LIMIT greatest(p_limit - returned - buried, 0)) o;
+    IF v_keys IS NOT NULL THEN
+        SELECT returned + count(*) INTO returned FROM {{schema}}.put_back(v_keys, v_masks);
     END IF;
 
     WITH removed AS (

@@ -4,7 +4,7 @@ CREATE FUNCTION {{schema}}.get_job(p_id bigint)
 RETURNS TABLE (id bigint, queue text, kind text, state text, priority smallint, payload jsonb, attempt integer, max_attempts integer,
     created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz, worker_id uuid,
     finished_at timestamptz, reason text, last_error text, errors jsonb)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     SELECT w.id, w.queue, w.kind, w.state, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
            NULL::timestamptz, NULL::uuid, NULL::timestamptz, NULL, w.last_error, w.errors
     FROM {{schema}}.waiting w WHERE w.id = p_id
@@ -36,7 +36,7 @@ CREATE FUNCTION {{schema}}.list_jobs(p_queue text DEFAULT NULL, p_state text DEF
 RETURNS TABLE (id bigint, queue text, kind text, state text, priority smallint, payload jsonb, attempt integer, max_attempts integer,
     created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz, worker_id uuid,
     finished_at timestamptz, reason text, last_error text, errors jsonb)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     b        record;

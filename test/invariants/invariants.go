@@ -47,32 +47,35 @@ func (r Report) Err() error {
 	return nil
 }
 
+// Schema is where the ends of jobs are recorded, in the same database.
+const Schema = "jobqueue_invariants"
+
 // Watch records every end of a job in the schema from now on. It is harmless when repeated.
 func Watch(ctx context.Context, db DB, schema string) error {
 	s := pgx.Identifier{schema}.Sanitize()
 	_, err := db.Exec(ctx, `
-		CREATE SCHEMA IF NOT EXISTS invariants;
-		CREATE TABLE IF NOT EXISTS invariants.ended (
+		CREATE SCHEMA IF NOT EXISTS `+Schema+`;
+		CREATE TABLE IF NOT EXISTS `+Schema+`.ended (
 			schema text NOT NULL, queue text NOT NULL, id bigint NOT NULL, into_table text NOT NULL,
 			at timestamptz NOT NULL DEFAULT clock_timestamp());
-		CREATE OR REPLACE FUNCTION invariants.record() RETURNS trigger LANGUAGE plpgsql AS $f$
+		CREATE OR REPLACE FUNCTION `+Schema+`.record() RETURNS trigger LANGUAGE plpgsql AS $f$
 		BEGIN
-			INSERT INTO invariants.ended SELECT TG_TABLE_SCHEMA, n.queue, n.id, TG_TABLE_NAME FROM new_rows n;
+			INSERT INTO `+Schema+`.ended SELECT TG_TABLE_SCHEMA, n.queue, n.id, TG_TABLE_NAME FROM new_rows n;
 			RETURN NULL;
 		END $f$;
-		CREATE OR REPLACE FUNCTION invariants.record_successes() RETURNS trigger LANGUAGE plpgsql AS $f$
+		CREATE OR REPLACE FUNCTION `+Schema+`.record_successes() RETURNS trigger LANGUAGE plpgsql AS $f$
 		BEGIN
-			INSERT INTO invariants.ended SELECT TG_TABLE_SCHEMA, NEW.queue, i.id, TG_TABLE_NAME
+			INSERT INTO `+Schema+`.ended SELECT TG_TABLE_SCHEMA, NEW.queue, i.id, TG_TABLE_NAME
 			FROM unnest(NEW.ids) WITH ORDINALITY i (id, n)
 			WHERE get_bit(NEW.succeeded & ~OLD.succeeded, (i.n - 1)::integer) = 1;
 			RETURN NULL;
 		END $f$;
 		CREATE OR REPLACE TRIGGER invariants_record AFTER UPDATE ON `+s+`.batches
-			FOR EACH ROW WHEN (NEW.succeeded <> OLD.succeeded) EXECUTE FUNCTION invariants.record_successes();
+			FOR EACH ROW WHEN (NEW.succeeded <> OLD.succeeded) EXECUTE FUNCTION `+Schema+`.record_successes();
 		CREATE OR REPLACE TRIGGER invariants_record AFTER INSERT ON `+s+`.ended
-			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION invariants.record();
+			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION `+Schema+`.record();
 		CREATE OR REPLACE TRIGGER invariants_record AFTER INSERT ON `+s+`.dead
-			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION invariants.record();
+			REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION `+Schema+`.record();
 	`, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return fmt.Errorf("recording the ends of jobs in schema %q: %w", schema, err)
@@ -89,7 +92,7 @@ func Count(ctx context.Context, db DB, schema, queue string, expected int64) (Re
 		WITH alive AS (SELECT id FROM `+s+`.jobs WHERE queue = $1),
 		     finished AS (SELECT id, state FROM `+s+`.finished WHERE queue = $1),
 		     dead AS (SELECT id FROM `+s+`.dead WHERE queue = $1),
-		     ended AS (SELECT id FROM invariants.ended WHERE schema = $2 AND queue = $1)
+		     ended AS (SELECT id FROM `+Schema+`.ended WHERE schema = $2 AND queue = $1)
 		SELECT (SELECT count(*) FROM alive),
 		       (SELECT count(*) FROM finished WHERE state = 'succeeded'),
 		       (SELECT count(*) FROM finished WHERE state = 'discarded'),
