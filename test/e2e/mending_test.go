@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
+	"github.com/jobqueue-dev/jobqueue-operator/test/invariants"
 )
 
 // altered returns the place's URI with something changed.
@@ -120,7 +121,7 @@ var _ = Describe("A mistake is named and, once mended, forgotten", func() {
 		}
 		migrate()
 
-		_, err := p.pool.Exec(ctx, `DROP SCHEMA jobqueue CASCADE; DROP SCHEMA invariants CASCADE; TRUNCATE orders`)
+		_, err := p.pool.Exec(ctx, `DROP SCHEMA jobqueue CASCADE; DROP SCHEMA `+invariants.Schema+` CASCADE; TRUNCATE orders`)
 		Expect(err).NotTo(HaveOccurred())
 		p.awaitDatabase(ctx, notReady(v1alpha1.ReasonSchemaMissing), 30*time.Second)
 		migrate()
