@@ -36,7 +36,9 @@ type FailOutcome struct {
 // Inside a transaction the jobs are finished when it commits, together with
 // whatever else it wrote, or not at all; this is how a handler in PostgreSQL
 // gets exactly-once effects. Check there that the id was accepted before
-// committing. worker may be uuid.Nil; the token alone decides then.
+// committing. Runs that share a row (ClaimRequest.Alone) wait for each other then; a
+// handler of package worker calls Job.Succeed instead, by which the worker learns to
+// keep the jobs of its kind apart. worker may be uuid.Nil; the token alone decides then.
 func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) ([]int64, error) {
 	accepted, _, err := c.succeed(ctx, db, worker, refs, false)
 	return accepted, err
