@@ -264,7 +264,7 @@ replicas: 3
 serviceAccount: {name: operator, annotations: {example.com/role: queue}}
 log: {level: debug, format: text}
 extraArgs: [--operator-image=registry.example/reaper:v1]
-extraEnv: [{name: HTTPS_PROXY, value: "http://proxy.example:3128"}]
+extraEnv: [{name: GOMEMLIMIT, value: 100MiB}]
 podLabels: {team: data}
 podAnnotations: {example.com/scrape: "true"}
 commonLabels: {cost-centre: "42"}
