@@ -31,7 +31,7 @@ func (w *world) hold(ctx context.Context, one, other work) (victim *process, one
 	w.drained(ctx)
 	ids := w.enqueueAll(ctx, slices.Concat(equalJobs(work{}, quick), equalJobs(one, held/2), equalJobs(other, held/2))...)
 	Eventually(w.number(ctx, succeededJobs)).Should(Equal(warm + quick))
-	Eventually(w.number(ctx, runningJobs)).Should(Equal(held))
+	Eventually(victim.metric("running", "")).Should(BeEquivalentTo(held))
 	Expect(w.number(ctx, "SELECT count(*) FROM jobqueue.batches WHERE bit_count(open) > 1 AND bit_count(succeeded) > 0")()).
 		To(BeNumerically(">", 0), "rows shared with runs that have ended")
 	ids = ids[quick:]

@@ -21,7 +21,7 @@ var _ = Describe("Connections that fall silent and stay open", func() {
 		w.url = c.through(w.url)
 		p := w.spawn(slots)
 		w.enqueue(ctx, work{Milliseconds: 7000}, slots) // longer than the lease
-		Eventually(w.number(ctx, runningJobs)).Should(Equal(slots))
+		Eventually(p.metric("running", "")).Should(BeEquivalentTo(slots))
 		Eventually(p.metric("heartbeats_total", `"ok"`)).Should(BeNumerically(">", 0))
 		Expect(c.silence()).To(BeNumerically(">=", 2), "the listener's and another")
 		w.drained(ctx)

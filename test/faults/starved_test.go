@@ -20,7 +20,9 @@ var _ = Describe("max_connections used up by another client", func() {
 		w.spawn(slots)
 		w.spawn(slots)
 		w.enqueue(ctx, work{Milliseconds: 5, FirstMilliseconds: 600_000}, 2*slots)
-		Eventually(w.number(ctx, runningJobs)).Should(Equal(2 * slots))
+		for _, p := range w.workers {
+			Eventually(p.metric("running", "")).Should(BeEquivalentTo(slots))
+		}
 		w.enqueue(ctx, work{Milliseconds: 5}, 200)
 
 		hog := &hog{url: w.url}

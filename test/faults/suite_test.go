@@ -143,7 +143,6 @@ func (w *world) number(ctx context.Context, sql string, args ...any) func() (int
 // Queries that several tests ask.
 const (
 	liveJobs      = "SELECT count(*) FROM jobqueue.jobs"
-	runningJobs   = "SELECT count(*) FROM jobqueue.jobs WHERE state = 'running'"
 	succeededJobs = "SELECT count(*) FROM jobqueue.finished WHERE state = 'succeeded'"
 	workerRows    = "SELECT count(*) FROM jobqueue.workers"
 )

@@ -34,7 +34,7 @@ var _ = Describe("A lease", func() {
 				return nil // as if nothing had happened
 			})
 		})
-		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		Eventually(w.metric("running", "")).Should(BeEquivalentTo(1))
 		// As when the lease had run out: the reaper takes the job, another runs it.
 		Eventually(func(g Gomega) {
 			_, err := f.db.Exec(ctx, "UPDATE jobqueue.workers SET lease_expires_at = clock_timestamp() - interval '1 second'")
@@ -195,7 +195,7 @@ var _ = Describe("An outage of the database", func() {
 			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error { <-goOn; return nil })
 		})
 		Eventually(w.probe("/readyz")).Should(Equal(200))
-		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		Eventually(w.metric("running", "")).Should(BeEquivalentTo(1))
 		Expect(server().Halt(pgtest.Fast)).To(Succeed())
 		resumed := false
 		DeferCleanup(func() {
@@ -229,7 +229,7 @@ var _ = Describe("An outage of the database", func() {
 				return errors.New("interrupted")
 			})
 		})
-		Eventually(f.number(ctx, runningJobs)).Should(Equal(1))
+		Eventually(w.metric("running", "")).Should(BeEquivalentTo(1))
 		Expect(server().Halt(pgtest.Fast)).To(Succeed())
 		resumed := false
 		DeferCleanup(func() {
