@@ -11,13 +11,13 @@ import (
 type JobQueueSpec struct {
 	// The QueueDatabase that holds the queue, in the same namespace.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",message="databaseRef cannot be changed: the jobs would stay behind in the other database; create another JobQueue"
+	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",messageExpression="'databaseRef cannot be changed: the jobs would stay behind in the other database; create another JobQueue; it is ' + oldSelf.name + ', not ' + self.name"
 	DatabaseRef LocalReference `json:"databaseRef"`
 
 	// Name of the queue in the database. Empty: the name of the JobQueue.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')",message="queueName must consist of lower-case letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')",messageExpression="'queueName must consist of lower-case letters, digits, \\'-\\', \\'_\\' and \\'.\\', and begin and end with a letter or digit; it is ' + self"
 	QueueName string `json:"queueName,omitempty"`
 
 	// Stops new claims; running jobs finish. Workers stay until none runs any more, and

@@ -27,9 +27,9 @@ type QueueDatabaseSpec struct {
 	// +optional
 	// +kubebuilder:default=jobqueue
 	// +kubebuilder:validation:MaxLength=40
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$')",message="schema must be a plain lower-case PostgreSQL name: letters, digits and _, not starting with a digit"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('pg_') && self != 'information_schema'",message="schema must not be information_schema or begin with pg_, which PostgreSQL keeps for itself"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="schema cannot be changed: the jobs in it would stay behind; create another QueueDatabase"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$')",messageExpression="'schema must be a plain lower-case PostgreSQL name: letters, digits and _, not starting with a digit; it is ' + self"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('pg_') && self != 'information_schema'",messageExpression="'schema must not be information_schema or begin with pg_, which PostgreSQL keeps for itself; it is ' + self"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",messageExpression="'schema cannot be changed: the jobs in it would stay behind; create another QueueDatabase; it is ' + oldSelf + ', not ' + self"
 	Schema string `json:"schema,omitempty"`
 
 	// Who migrates the schema: Automatic (the operator does, at once) or Manual

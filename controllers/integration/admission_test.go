@@ -47,7 +47,7 @@ var _ = Describe("admission", Ordered, func() {
 			"worker.template.spec.terminationGracePeriodSeconds must be greater than timeoutSeconds, else a running job is killed before it may finish; leave it out for timeoutSeconds + 30"),
 		Entry("batch below slots", func(q Q) { q.Spec.Batch.Size = new(int32(9)) },
 			"batch.size must not be below worker.slots: a claim must be able to fill every slot"),
-		Entry("queue name with upper case", func(q Q) { q.Spec.QueueName = "Emails" }, "queueName must consist of lower-case letters"),
+		Entry("queue name with upper case", func(q Q) { q.Spec.QueueName = "Emails" }, "queueName must consist of lower-case letters, digits, '-', '_' and '.', and begin and end with a letter or digit; it is Emails"),
 		Entry("queue name with a dot", func(q Q) { q.Spec.QueueName = "emails.eu_1" }, ""),
 		Entry("name too long", func(q Q) {
 			q.Name = "a-name-of-more-than-fifty-two-characters-which-is-too-long"
@@ -78,8 +78,8 @@ var _ = Describe("admission", Ordered, func() {
 			d.Spec.ConnectionBudget = v1alpha1.ConnectionBudget{Connections: new(int32(10)), Percent: new(int32(10))}
 		}, "set connectionBudget.connections or connectionBudget.percent, not both"),
 		Entry("a budget of nothing", func(d D) { d.Spec.ConnectionBudget.Connections = new(int32(3)) }, "spec.connectionBudget.connections"),
-		Entry("a schema with a dash", func(d D) { d.Spec.Schema = "job-queue" }, "schema must be a plain lower-case PostgreSQL name"),
-		Entry("a schema of PostgreSQL's own", func(d D) { d.Spec.Schema = "pg_jobs" }, "schema must not be information_schema or begin with pg_"),
+		Entry("a schema with a dash", func(d D) { d.Spec.Schema = "job-queue" }, "not starting with a digit; it is job-queue"),
+		Entry("a schema of PostgreSQL's own", func(d D) { d.Spec.Schema = "pg_jobs" }, "which PostgreSQL keeps for itself; it is pg_jobs"),
 		Entry("a name too long", func(d D) { d.Name = "a-name-of-more-than-forty-characters-is-too-long" }, "metadata.name must be at most 40 characters"),
 		Entry("an unknown migration policy", func(d D) { d.Spec.Migrations = "Sometimes" }, "spec.migrations"),
 		Entry("no secret", func(d D) { d.Spec.Credentials.SecretRef.Name = "" }, "spec.credentials.secretRef.name"),
@@ -106,7 +106,7 @@ var _ = Describe("admission", Ordered, func() {
 		change(q)
 		Expect(k8s.Update(within(5*time.Second), q)).To(MatchError(ContainSubstring(wanted)))
 	},
-		Entry("the database", func(q Q) { q.Spec.DatabaseRef.Name = "other" }, "databaseRef cannot be changed: the jobs would stay behind in the other database; create another JobQueue"),
+		Entry("the database", func(q Q) { q.Spec.DatabaseRef.Name = "other" }, "databaseRef cannot be changed: the jobs would stay behind in the other database; create another JobQueue; it is db, not other"),
 		Entry("the queue", func(q Q) { q.Spec.QueueName = "other" }, "queueName cannot be changed"),
 	)
 
@@ -117,6 +117,6 @@ var _ = Describe("admission", Ordered, func() {
 		Expect(db.Spec.Schema).To(Equal("jobqueue"))
 		Expect(db.Spec.ConnectionBudget.Percent).To(HaveValue(BeNumerically("==", 80)))
 		db.Spec.Schema = "other"
-		Expect(k8s.Update(within(5*time.Second), db)).To(MatchError(ContainSubstring("schema cannot be changed: the jobs in it would stay behind; create another QueueDatabase")))
+		Expect(k8s.Update(within(5*time.Second), db)).To(MatchError(ContainSubstring("schema cannot be changed: the jobs in it would stay behind; create another QueueDatabase; it is jobqueue, not other")))
 	})
 })
