@@ -90,13 +90,14 @@ func (e *engine) awaitClaim(ctx context.Context, maybe *bool, poll *time.Timer) 
 // want is how many jobs to claim now.
 func (e *engine) want() int {
 	batch := max(e.policy.Load().BatchSize, 1)
-	if e.completer.unwritten() > 2*batch+e.cfg.Slots {
+	if e.completer.unwritten() > 4*batch+e.cfg.Slots {
 		return 0 // results first; the completer nudges when it has written some
 	}
 	ahead := 0
 	// Till enough have run, jobs have rows of their own: few at a time.
 	if e.begun.Load() >= provenRuns && e.backlog.moving(time.Now()) {
-		ahead = e.pace.ahead(e.cfg.Slots, batch)
+		// One batch to run while the next one is claimed.
+		ahead = e.pace.ahead(e.cfg.Slots, 2*batch)
 	}
 	e.backlog.setAhead(ahead)
 	return min(e.backlog.room(), batch)

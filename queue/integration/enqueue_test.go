@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -187,6 +188,55 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		e.enqueue(1)
 		Eventually(woken).Should(Receive(Equal("q")))
 		Expect(woken).To(BeEmpty(), "the five found a pending job and did not notify")
+		cancel()
+		Eventually(done).Should(Receive(HaveOccurred()))
+		Expect(conn.Close(e.ctx)).To(Succeed())
+	})
+
+	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {
+		const producers = 60
+		conn, err := pgx.Connect(e.ctx, e.db.URL)
+		Expect(err).NotTo(HaveOccurred())
+		woken := make(chan string, 2*producers)
+		ctx, cancel := contextWithCancel()
+		done := make(chan error, 1)
+		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
+		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+
+		pool := e.connect(func(cfg *pgxpool.Config) { cfg.MaxConns = producers })
+		txs := make([]pgx.Tx, producers)
+		for i := range txs {
+			txs[i], err = pool.Begin(e.ctx)
+			Expect(err).NotTo(HaveOccurred())
+			defer func() { _ = txs[i].Rollback(e.ctx) }()
+			// The first call of a connection takes long.
+			_, err := e.c.Enqueue(e.ctx, txs[i], "q", queue.NewJob{Kind: "k", Delay: time.Hour})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		var began, ended time.Time
+		now := func(t *time.Time) { Expect(e.pool.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(t)).To(Succeed()) }
+		now(&began)
+		for _, tx := range txs {
+			_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		now(&ended)
+		for _, tx := range txs {
+			Expect(tx.Commit(e.ctx)).To(Succeed())
+		}
+		// One for each hundredth of a second that was touched.
+		most := int(ended.Sub(began)/(10*time.Millisecond)) + 2
+		_, err = e.pool.Exec(e.ctx, "SELECT pg_notify('jobqueue', 'the last')")
+		Expect(err).NotTo(HaveOccurred())
+		notified := 0
+		for name := ""; name != "the last"; {
+			Eventually(woken).Should(Receive(&name))
+			if name == "q" {
+				notified++
+			}
+		}
+		GinkgoWriter.Printf("%d of %d notified in %s\n", notified, producers, ended.Sub(began))
+		Expect(notified).To(And(BeNumerically(">=", 1), BeNumerically("<=", most)))
 		cancel()
 		Eventually(done).Should(Receive(HaveOccurred()))
 		Expect(conn.Close(e.ctx)).To(Succeed())
