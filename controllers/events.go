@@ -49,6 +49,10 @@ func announce(recorder events.EventRecorder, object runtime.Object, before, afte
 			case !isTrue && was != nil && was.Status == metav1.ConditionTrue:
 				say(corev1.EventTypeNormal, eventBudgetFreed, now)
 			}
+		case v1alpha1.ConditionJobsUnhandled:
+			if isTrue && (was == nil || changed) {
+				say(corev1.EventTypeWarning, now.Reason, now)
+			}
 		case v1alpha1.ConditionSuspended:
 			if (was == nil && isTrue) || changed {
 				say(corev1.EventTypeNormal, now.Reason, now)

@@ -72,6 +72,7 @@ func queueStatus(s v1alpha1.JobQueueStatus, o *observation, out outcome) v1alpha
 	setReachable(c, stateProblem(o))
 	setScaling(c, o, out)
 	setQueueBudget(c, o, out.plan.decision)
+	setUnhandled(c, o)
 	setReadiness(c, readinessProblem(o, out, policy), "policy and workers are as declared")
 	return s
 }
@@ -191,6 +192,22 @@ func setQueueBudget(c conditions, o *observation, d scaling.Decision) {
 		}
 	}
 	c.set(v1alpha1.ConditionBudgetConstrained, false, v1alpha1.ReasonWithinBudget, "the connection budget cuts nothing")
+}
+
+// setUnhandled names jobs that wait for a handler that no worker has. What a stale
+// sample said stands.
+func setUnhandled(c conditions, o *observation) {
+	if !o.fresh {
+		return
+	}
+	q := o.state.Sample.Queues[queueName(o.queue)]
+	if q.Unhandled == 0 {
+		c.set(v1alpha1.ConditionJobsUnhandled, false, v1alpha1.ReasonKindsKnown, "no job at the head of the queue waits for a handler that is not there")
+		return
+	}
+	c.set(v1alpha1.ConditionJobsUnhandled, true, v1alpha1.ReasonUnknownKind, fmt.Sprintf(
+		"jobs of kind %q and perhaps others have waited for more than a minute, and no worker has a handler of that kind; they hold replicas up. "+
+			"Deploy workers that handle it, or cancel the jobs", q.UnhandledKind))
 }
 
 // readinessProblem is the first thing that keeps the JobQueue from being as

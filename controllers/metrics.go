@@ -26,6 +26,7 @@ var (
 	metricScheduled = gauge("scheduled_jobs", "Jobs that wait for their time, counted up to a bound.", queueLabels)
 	metricRunning   = gauge("running_jobs", "Jobs that run.", queueLabels)
 	metricDead      = gauge("dead_jobs", "Dead letters, counted up to a bound.", queueLabels)
+	metricUnhandled = gauge("unhandled_jobs", "Jobs among the first hundred whose kind no worker handles.", queueLabels)
 	metricNeeded    = gauge("needed_replicas", "Replicas that the queue needs, before any limit.", queueLabels)
 	metricDesired   = gauge("desired_replicas", "Replicas decided on.", queueLabels)
 	metricReady     = gauge("ready_replicas", "Worker pods that are ready to claim.", queueLabels)
@@ -48,7 +49,7 @@ var (
 		Namespace: "jobqueue", Subsystem: "operator", Name: "sample_errors_total", Help: "Failed samples, by reason.",
 	}, append([]string{"reason"}, databaseLabels...))
 
-	queueGauges    = []*prometheus.GaugeVec{metricOldest, metricTarget, metricPending, metricScheduled, metricRunning, metricDead, metricNeeded, metricDesired, metricReady}
+	queueGauges    = []*prometheus.GaugeVec{metricOldest, metricTarget, metricPending, metricScheduled, metricRunning, metricDead, metricUnhandled, metricNeeded, metricDesired, metricReady}
 	databaseGauges = []*prometheus.GaugeVec{metricBudget, metricAllocated, metricInUse, metricOthers, metricMax, metricReachable}
 )
 
@@ -73,6 +74,7 @@ func queueMetrics(o *observation, out outcome, s v1alpha1.JobQueueStatus) {
 		set(metricScheduled, float64(q.Scheduled))
 		set(metricRunning, float64(q.Running))
 		set(metricDead, float64(q.Dead))
+		set(metricUnhandled, float64(o.state.Sample.Queues[queueName(o.queue)].Unhandled))
 	}
 	if o.obstacle == nil {
 		set(metricNeeded, float64(out.plan.decision.Needed))

@@ -45,6 +45,11 @@ type QueueSample struct {
 	// OldestAge is how long the oldest ready job has been ready, over all
 	// priorities; 0 when none is.
 	OldestAge time.Duration
+	// Unhandled counts, among the first 100 ready jobs, those that have waited for a
+	// minute and whose kind none of the live workers asks for, though at least one has
+	// been up as long. UnhandledKind is the first such kind by name, or empty.
+	Unhandled     int64
+	UnhandledKind string
 	// Workers counts the registered workers, those included whose lease has
 	// run out but which have not been reaped yet.
 	Workers int
@@ -92,6 +97,8 @@ func parseSample(raw []byte) (Sample, error) {
 			Running          int64   `json:"running"`
 			Dead             int64   `json:"dead"`
 			OldestAgeSeconds float64 `json:"oldest_age_seconds"`
+			Unhandled        int64   `json:"unhandled"`
+			UnhandledKind    string  `json:"unhandled_kind"`
 			Workers          int     `json:"workers"`
 			Claimed          int64   `json:"claimed"`
 			Succeeded        int64   `json:"succeeded"`
@@ -122,6 +129,7 @@ func parseSample(raw []byte) (Sample, error) {
 			Scheduled: q.Scheduled, ScheduledCapped: q.ScheduledCapped,
 			DueSoon: q.DueSoon, Running: q.Running, Dead: q.Dead,
 			OldestAge: seconds(q.OldestAgeSeconds), Workers: q.Workers,
+			Unhandled: q.Unhandled, UnhandledKind: q.UnhandledKind,
 			Claimed: q.Claimed, Succeeded: q.Succeeded, Failed: q.Failed, Lost: q.Lost,
 			Discarded: q.Discarded, Cancelled: q.Cancelled, ExecutionMillis: q.ExecutionMillis,
 			PolicyGeneration: q.Generation, Suspended: q.Suspended,

@@ -23,6 +23,9 @@ const (
 	ConditionBudgetConstrained = "BudgetConstrained"
 	// ConditionSuspended is true while no new job is claimed.
 	ConditionSuspended = "Suspended"
+	// ConditionJobsUnhandled is true when jobs wait whose kind no worker handles. They
+	// hold the oldest age, and with it the replicas, up.
+	ConditionJobsUnhandled = "JobsUnhandled"
 )
 
 // Reasons of conditions and events.
@@ -55,4 +58,6 @@ const (
 	ReasonBudgetOverdrawn      = "BudgetOverdrawn"
 	ReasonMinimumsExceedBudget = "MinimumsExceedBudget"
 	ReasonScaled               = "Scaled"
+	ReasonUnknownKind          = "UnknownKind"
+	ReasonKindsKnown           = "KindsKnown"
 )

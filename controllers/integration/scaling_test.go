@@ -97,6 +97,32 @@ var _ = Describe("scaling", func() {
 		Eventually(w.events("emails")).Should(ContainElements(v1alpha1.ReasonSuspended, v1alpha1.ReasonResumed))
 	})
 
+	It("W1: says which kind of jobs no worker handles, and takes it back", func() {
+		w.database(budgetOf(30))
+		q := w.jobQueue("emails", minReplicas(1))
+		ready(q)
+		Eventually(condition(q, v1alpha1.ConditionJobsUnhandled)).Should(Equal("False/KindsKnown"))
+		worker := uuid.New()
+		claim := func(kinds ...string) func(ctx context.Context, conn *pgx.Conn) {
+			return func(ctx context.Context, conn *pgx.Conn) {
+				_, err := w.queue.Claim(ctx, conn, queue.ClaimRequest{Queue: "emails", Worker: worker, Limit: 1, Kinds: kinds})
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}
+		w.sql(claim("email"))
+		w.sql(func(ctx context.Context, conn *pgx.Conn) {
+			_, err := conn.Exec(ctx, "UPDATE jobqueue.workers SET started_at = clock_timestamp() - interval '2 minutes'")
+			Expect(err).NotTo(HaveOccurred())
+			_, err = w.queue.Enqueue(ctx, conn, "emails", queue.NewJob{Kind: "emial", RunAt: time.Now().Add(-5 * time.Minute)})
+			Expect(err).NotTo(HaveOccurred())
+		})
+		Eventually(condition(q, v1alpha1.ConditionJobsUnhandled)).Should(Equal("True/UnknownKind"))
+		Expect(message(q, v1alpha1.ConditionJobsUnhandled)()).To(ContainSubstring(`kind "emial"`))
+		Eventually(w.events("emails")).Should(ContainElement(v1alpha1.ReasonUnknownKind))
+		w.sql(claim("email", "emial"))
+		Eventually(condition(q, v1alpha1.ConditionJobsUnhandled)).Should(Equal("False/KindsKnown"))
+	})
+
 	It("P8: takes a manual number by /scale, and scales by age again without it", func() {
 		w.database(budgetOf(30))
 		q := w.jobQueue("emails")

@@ -53,6 +53,37 @@ var _ = Describe("the sample (S1, S6)", func() {
 		Expect(s.Scheduled).To(BeEquivalentTo(4))
 	})
 
+	It("names jobs that wait for a handler that no worker has, once workers have been up for a while (W1)", func() {
+		claims := func(worker uuid.UUID, kinds ...string) {
+			_, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 10, Kinds: kinds})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		old := func(_ int, j *queue.NewJob) { j.Kind, j.RunAt = "emial", time.Now().Add(-2*time.Minute) }
+		e.enqueue(3, old)
+		Expect(e.sample().Unhandled).To(BeZero(), "no worker is there")
+		one := uuid.New()
+		claims(one, "email", "fax")
+		Expect(e.sample().Unhandled).To(BeZero(), "it has just come up; others with other handlers may")
+		e.exec(`UPDATE jobqueue.workers SET started_at = clock_timestamp() - interval '61 s'`)
+		s := e.sample()
+		Expect(s.Unhandled).To(BeEquivalentTo(3))
+		Expect(s.UnhandledKind).To(Equal("emial"))
+		_, err := e.c.Heartbeat(e.ctx, e.pool, one, "q", nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.sample().Unhandled).To(BeEquivalentTo(3), "a heartbeat forgets no kinds")
+
+		e.enqueue(1, func(_ int, j *queue.NewJob) { j.Kind = "emial" })
+		Expect(e.sample().Unhandled).To(BeEquivalentTo(3), "one has not waited long")
+		claims(uuid.New(), "fax", "emial") // a younger worker knows them, and takes them
+		e.enqueue(2, old)
+		Expect(e.sample().Unhandled).To(BeZero())
+		e.exec(`UPDATE jobqueue.workers SET lease_expires_at = clock_timestamp() WHERE kinds @> '{emial}'`)
+		Expect(e.sample().Unhandled).To(BeEquivalentTo(2), "it has died")
+		claims(one, "email", "emial")
+		e.enqueue(2, old)
+		Expect(e.sample().Unhandled).To(BeZero(), "a worker may come to know more kinds")
+	})
+
 	It("stops counting at the cap", func() {
 		e.enqueue(60)
 		e.enqueue(60, func(_ int, j *queue.NewJob) { j.Delay = time.Hour })

@@ -159,7 +159,8 @@ CREATE TABLE {{schema}}.workers (
     pod              text NOT NULL,
     started_at       timestamptz NOT NULL,
     heartbeat_at     timestamptz NOT NULL,
-    lease_expires_at timestamptz NOT NULL
+    lease_expires_at timestamptz NOT NULL,
+    kinds            text[] -- what its last claim asked for; null for all, or before the first
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 -- Totals of a queue, and what has not been added to them yet. Each call that

@@ -63,7 +63,7 @@ DECLARE
     v_max      bigint;
 BEGIN
     SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
-           w.queue AS worker_queue, w.pod AS worker_pod, w.heartbeat_at, w.lease_expires_at,
+           w.queue AS worker_queue, w.pod AS worker_pod, w.kinds AS worker_kinds, w.heartbeat_at, w.lease_expires_at,
            coalesce(m.due_from, '-infinity') AS due_from, m.walked_at, m.walk_cost
       INTO q
     FROM {{schema}}.queues s
@@ -88,10 +88,11 @@ BEGIN
 
     -- The worker's row is written only when half a heartbeat has passed since
     -- it last was: a write per claim would be the busiest row of the database.
-    -- A row that a heartbeat made does not name the pod yet.
+    -- A row that a heartbeat made does not name the pod and the kinds yet.
     IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.heartbeat_at < v_now - q.heartbeat / 2
-       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 OR (q.worker_pod = '' AND p_pod <> '') THEN
-        PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, q.lease);
+       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 OR (q.worker_pod = '' AND p_pod <> '')
+       OR (p_kinds IS NOT NULL AND q.worker_kinds IS DISTINCT FROM p_kinds) THEN
+        PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, p_kinds, q.lease);
     END IF;
     IF q.suspended OR cardinality(p_kinds) = 0 THEN
         RETURN;

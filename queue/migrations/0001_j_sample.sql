@@ -4,7 +4,8 @@
 -- follow the backlog.
 
 CREATE FUNCTION {{schema}}.sample_queue(p_queue text, p_now timestamptz, p_cap integer,
-    OUT pending bigint, OUT scheduled bigint, OUT due_soon bigint, OUT running bigint, OUT dead bigint, OUT workers bigint, OUT oldest timestamptz)
+    OUT pending bigint, OUT scheduled bigint, OUT due_soon bigint, OUT running bigint, OUT dead bigint, OUT workers bigint, OUT oldest timestamptz,
+    OUT unhandled bigint, OUT unhandled_kind text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -69,6 +70,25 @@ BEGIN
             oldest := least(oldest, v_at);
         END LOOP;
     END LOOP;
+
+    -- Jobs of kinds that nobody claims gather at the head. A minute is enough for
+    -- those that somebody does to be claimed, or for a new worker to come up.
+    unhandled := 0;
+    IF oldest < p_now - interval '1 minute'
+       AND EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > p_now AND w.started_at < p_now - interval '1 minute') THEN
+        SELECT count(*), min(head.kind) INTO unhandled, unhandled_kind
+        FROM (
+            SELECT first.* FROM {{schema}}.ready_ranges(p_queue) r
+            CROSS JOIN LATERAL (
+                SELECT j.kind, j.available_at FROM {{schema}}.waiting j
+                WHERE j.queue = p_queue AND j.state = 'pending'
+                  AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
+                ORDER BY j.priority, j.available_at, j.id LIMIT 100) first
+            LIMIT 100) head
+        WHERE head.available_at < p_now - interval '1 minute' AND NOT EXISTS (
+            SELECT 1 FROM {{schema}}.workers w
+            WHERE w.queue = p_queue AND w.lease_expires_at > p_now AND (w.kinds IS NULL OR head.kind = ANY (w.kinds)));
+    END IF;
 END $$;
 
 CREATE FUNCTION {{schema}}.sample(p_cap integer DEFAULT 10000) RETURNS jsonb
@@ -104,6 +124,7 @@ BEGIN
             'pending', s.pending, 'pending_capped', s.pending >= p_cap,
             'scheduled', s.scheduled, 'scheduled_capped', s.scheduled >= p_cap, 'due_soon', s.due_soon,
             'running', s.running, 'dead', s.dead, 'workers', s.workers,
+            'unhandled', s.unhandled, 'unhandled_kind', coalesce(s.unhandled_kind, ''),
             'oldest_age_seconds', coalesce(greatest(extract(epoch FROM v_now - s.oldest), 0), 0),
             'claimed', t.claimed + coalesce(u.claimed, 0), 'succeeded', t.succeeded + coalesce(u.succeeded, 0),
             'failed', t.failed + coalesce(u.failed, 0), 'lost', t.lost + coalesce(u.lost, 0),
@@ -123,5 +144,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.sample(integer) IS
 'Returns a look at all queues and at the server''s connections as one JSON object, at a cost bounded by cap (1 to 1000000) rows counted per queue and state, and writes nothing, so it works on a standby.
-taken_at, in_recovery, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), other_connections, and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
+taken_at, in_recovery, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), other_connections, and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), unhandled and unhandled_kind (of the first 100 ready jobs those that have waited for a minute and whose kind none of the live workers asks for, though one has been up as long; and the first of the kinds, or empty), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
 Errors: JQ005 bad argument.';
