@@ -145,7 +145,7 @@ BEGIN
             ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) f;
     END IF;
     v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled') - v_walk;
-    IF v_walk > 1000 + 2 * p_limit
+    IF v_walk > 1000 + 4 * p_limit
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         PERFORM {{schema}}.set_marks(p_queue, false);
     END IF;

@@ -33,7 +33,7 @@ var _ = Describe("The database's clock", func() {
 			const few = 5
 			victim := w.spawn(few)
 			w.enqueue(ctx, work{Milliseconds: 20, FirstMilliseconds: 600_000}, few)
-			Eventually(victim.metric("running", "")).Should(BeEquivalentTo(few))
+			Eventually(victim.Metric("running", "")).Should(BeEquivalentTo(few))
 			w.spawn(4 * few)
 			w.enqueue(ctx, work{Milliseconds: 5000}, few) // longer than the lease
 			w.enqueue(ctx, work{Milliseconds: 5}, 100)

@@ -30,7 +30,7 @@ var _ = Describe("Connections cut", func() {
 		c.harmless.Store(true)
 		w.drained(ctx)
 		for _, p := range w.workers {
-			Expect(p.metric("completion_errors_total", "")()).To(BeNumerically(">", 0), "it was cut off with results")
+			Expect(p.Metric("completion_errors_total", "")()).To(BeNumerically(">", 0), "it was cut off with results")
 		}
 		report := w.judge(ctx)
 		w.ordersMatch(ctx)

@@ -31,7 +31,7 @@ func (w *world) hold(ctx context.Context, one, other work) (victim *process, one
 	w.drained(ctx)
 	ids := w.enqueueAll(ctx, slices.Concat(equalJobs(work{}, quick), equalJobs(one, held/2), equalJobs(other, held/2))...)
 	Eventually(w.number(ctx, succeededJobs)).Should(Equal(warm + quick))
-	Eventually(victim.metric("running", "")).Should(BeEquivalentTo(held))
+	Eventually(victim.Metric("running", "")).Should(BeEquivalentTo(held))
 	Expect(w.number(ctx, "SELECT count(*) FROM jobqueue.batches WHERE bit_count(open) > 1 AND bit_count(succeeded) > 0")()).
 		To(BeNumerically(">", 0), "rows shared with runs that have ended")
 	ids = ids[quick:]
@@ -49,7 +49,7 @@ var _ = Describe("One of four worker processes", func() {
 			others = append(others, w.spawn(held))
 		}
 		for _, p := range others {
-			Eventually(p.metric("claims_total", "")).Should(BeNumerically(">", 0))
+			Eventually(p.Metric("claims_total", "")).Should(BeNumerically(">", 0))
 		}
 		w.enqueue(ctx, work{Milliseconds: 5}, 300) // the others have work of their own
 		killed := time.Now()
@@ -82,16 +82,16 @@ var _ = Describe("One of four worker processes", func() {
 		// The latter insist on finishing their jobs in transactions of their own.
 		frozen, done, amidst := w.hold(ctx, work{Milliseconds: 20, FirstMilliseconds: 3500},
 			work{Milliseconds: 20, FirstMilliseconds: 600_000, Insist: true})
-		frozen.signal(syscall.SIGSTOP)
+		frozen.Signal(syscall.SIGSTOP)
 		for range 3 {
 			w.spawn(held)
 		}
 		w.drained(ctx)
 		Expect(frozen.journal().Told).To(HaveLen(warm+quick), "it was stopped before it had a result of the others")
-		frozen.signal(syscall.SIGCONT)
+		frozen.Signal(syscall.SIGCONT)
 
-		Eventually(frozen.metric("stale_results_total", "")).Should(BeEquivalentTo(held))
-		Expect(frozen.metric("completions_total", `"succeeded"`)()).To(BeEquivalentTo(warm + quick))
+		Eventually(frozen.Metric("stale_results_total", "")).Should(BeEquivalentTo(held))
+		Expect(frozen.Metric("completions_total", `"succeeded"`)()).To(BeEquivalentTo(warm + quick))
 		journal := frozen.journal()
 		insisted := 0
 		for _, t := range journal.Told[warm+quick:] {
@@ -115,7 +115,7 @@ var _ = Describe("One of four worker processes", func() {
 		// It goes on as a good worker.
 		for _, p := range w.workers[1:] {
 			p.stop()
-			Expect(p.exitCode()).To(BeZero())
+			Expect(p.ExitCode()).To(BeZero())
 		}
 		w.enqueue(ctx, work{}, 20)
 		w.drained(ctx)

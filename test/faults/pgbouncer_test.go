@@ -34,19 +34,19 @@ var _ = Describe("PgBouncer in transaction mode", func() {
 		load := w.produce(ctx, w.url+"&default_query_exec_mode=cache_describe", random(0))
 		Eventually(w.number(ctx, succeededJobs)).Should(BeNumerically(">", 1000))
 		for _, p := range w.workers {
-			Eventually(p.metric("heartbeats_total", `"ok"`)).Should(BeNumerically(">=", 3))
+			Eventually(p.Metric("heartbeats_total", `"ok"`)).Should(BeNumerically(">=", 3))
 		}
 		load.end()
 		Expect(load.failed).To(BeNumerically("<=", 1), "but for the one that was under way at the end")
 		w.drained(ctx)
 		for _, p := range w.workers {
 			for _, name := range []string{"completion_errors_total", "leases_lost_total", "stale_results_total"} {
-				Expect(p.metric(name, "")()).To(BeZero(), name)
+				Expect(p.Metric(name, "")()).To(BeZero(), name)
 			}
-			Expect(p.metric("claims_total", `"error"`)()).To(BeZero())
-			Expect(p.metric("heartbeats_total", `"error"`)()).To(BeZero())
-			Expect(p.metric("completions_total", `"retried"`)()).To(BeNumerically(">", 0))
-			Expect(p.metric("completions_total", `"snoozed"`)()).To(BeNumerically(">", 0))
+			Expect(p.Metric("claims_total", `"error"`)()).To(BeZero())
+			Expect(p.Metric("heartbeats_total", `"error"`)()).To(BeZero())
+			Expect(p.Metric("completions_total", `"retried"`)()).To(BeNumerically(">", 0))
+			Expect(p.Metric("completions_total", `"snoozed"`)()).To(BeNumerically(">", 0))
 		}
 		expectCleanSessions(ctx, w.url)
 		w.judge(ctx)

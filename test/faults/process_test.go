@@ -1,12 +1,8 @@
 package faults
 
 import (
-	"bufio"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,49 +12,32 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/jobqueue-dev/jobqueue-operator/test/history"
+	"github.com/jobqueue-dev/jobqueue-operator/test/workerproc"
 	"github.com/jobqueue-dev/jobqueue-operator/worker"
 )
 
-// process is a worker process.
+// process is a worker process with a journal.
 type process struct {
-	cmd    *exec.Cmd
-	addr   string // of its metrics
+	*workerproc.Process
 	log    string // a file
-	exited chan struct{}
 	killed bool
 }
 
 // spawn starts a worker. env are further settings, "NAME=value".
 func (w *world) spawn(slots int, env ...string) *process {
 	GinkgoHelper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Expect(err).NotTo(HaveOccurred())
-	addr := l.Addr().String()
-	Expect(l.Close()).To(Succeed())
-	p := &process{
-		cmd: exec.Command(os.Args[0]), addr: addr, exited: make(chan struct{}),
-		log: filepath.Join(GinkgoT().TempDir(), fmt.Sprintf("worker-%d.log", len(w.workers))),
-	}
-	file, err := os.Create(p.log)
+	path := filepath.Join(GinkgoT().TempDir(), fmt.Sprintf("worker-%d.log", len(w.workers)))
+	file, err := os.Create(path)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = file.Close() }() // the child has its own descriptor
-	p.cmd.Env = append(os.Environ(), envWorker+"=1", worker.EnvDatabaseURL+"="+w.url, worker.EnvQueue+"="+queueName,
-		worker.EnvHTTPAddr+"="+addr, worker.EnvSlots+"="+strconv.Itoa(slots), worker.EnvGraceSeconds+"=20",
-		worker.EnvLogLevel+"=debug")
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdout, p.cmd.Stderr = file, file
-	Expect(p.cmd.Start()).To(Succeed())
-	go func() {
-		_ = p.cmd.Wait() // the exit code is read from ProcessState
-		close(p.exited)
-	}()
-	DeferCleanup(func() {
-		_ = p.cmd.Process.Kill()
-		Eventually(p.exited).Should(BeClosed())
+	settings := append([]string{envWorker + "=1", worker.EnvDatabaseURL + "=" + w.url, worker.EnvQueue + "=" + queueName,
+		worker.EnvSlots + "=" + strconv.Itoa(slots), worker.EnvGraceSeconds + "=20", worker.EnvLogLevel + "=debug"}, env...)
+	DeferCleanup(func() { // registered first, so run once the process has ended
 		if CurrentSpecReport().Failed() {
-			AddReportEntry("log of worker "+strconv.Itoa(p.cmd.Process.Pid), tail(p.log))
+			AddReportEntry(filepath.Base(path), tail(path))
 		}
 	})
+	p := &process{Process: workerproc.Start(file, os.Args[:1], settings), log: path}
 	w.workers = append(w.workers, p)
 	return p
 }
@@ -78,37 +57,21 @@ func tail(path string) string {
 	return strings.Join(lines[max(0, len(lines)-50):], "")
 }
 
-func (p *process) signal(sig syscall.Signal) {
-	GinkgoHelper()
-	Expect(p.cmd.Process.Signal(sig)).To(Succeed())
-}
-
 func (p *process) kill() {
 	GinkgoHelper()
 	p.killed = true
-	p.signal(syscall.SIGKILL)
-	Eventually(p.exited).Should(BeClosed())
+	p.Signal(syscall.SIGKILL)
+	Eventually(p.Exited).Should(BeClosed())
 }
 
 // stop asks a worker that lives to drain.
 func (p *process) stop() {
 	GinkgoHelper()
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 	default:
-		p.signal(syscall.SIGTERM)
+		p.Signal(syscall.SIGTERM)
 	}
-}
-
-// exitCode waits for the end; 128 + n stands for a death by signal n.
-func (p *process) exitCode() int {
-	GinkgoHelper()
-	Eventually(p.exited).Should(BeClosed())
-	status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return status.ExitStatus()
 }
 
 func (p *process) journal() history.Journal {
@@ -119,28 +82,4 @@ func (p *process) journal() history.Journal {
 	j, err := history.ReadJournal(file)
 	Expect(err).NotTo(HaveOccurred())
 	return j
-}
-
-// metric reads a metric over HTTP, summed over those labels that contain label.
-func (p *process) metric(name, label string) func() (float64, error) {
-	return func() (sum float64, err error) {
-		response, err := http.Get("http://" + p.addr + "/metrics")
-		if err != nil {
-			return 0, err
-		}
-		defer func() { _ = response.Body.Close() }()
-		lines := bufio.NewScanner(response.Body)
-		for lines.Scan() {
-			if !strings.HasPrefix(lines.Text(), "jobqueue_worker_"+name+"{") || !strings.Contains(lines.Text(), label) {
-				continue
-			}
-			fields := strings.Fields(lines.Text())
-			value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += value
-		}
-		return sum, lines.Err()
-	}
 }

@@ -56,7 +56,7 @@ var _ = Describe("PostgreSQL restarted again and again under load", func() {
 		}
 		w.drained(ctx)
 		for _, p := range w.workers {
-			Consistently(p.exited, "10ms").ShouldNot(BeClosed())
+			Consistently(p.Exited, "10ms").ShouldNot(BeClosed())
 		}
 		report := w.judge(ctx)
 		w.ordersMatch(ctx)

@@ -21,7 +21,7 @@ var _ = Describe("max_connections used up by another client", func() {
 		w.spawn(slots)
 		w.enqueue(ctx, work{Milliseconds: 5, FirstMilliseconds: 600_000}, 2*slots)
 		for _, p := range w.workers {
-			Eventually(p.metric("running", "")).Should(BeEquivalentTo(slots))
+			Eventually(p.Metric("running", "")).Should(BeEquivalentTo(slots))
 		}
 		w.enqueue(ctx, work{Milliseconds: 5}, 200)
 
@@ -36,8 +36,8 @@ var _ = Describe("max_connections used up by another client", func() {
 			g.Expect(left).To(BeZero(), "connections of workers")
 		}).Should(Succeed())
 		for _, p := range w.workers {
-			Eventually(p.metric("leases_lost_total", `"clock"`)).Should(BeEquivalentTo(slots))
-			Expect(p.metric("heartbeats_total", `"error"`)()).To(BeNumerically(">", 0))
+			Eventually(p.Metric("leases_lost_total", `"clock"`)).Should(BeEquivalentTo(slots))
+			Expect(p.Metric("heartbeats_total", `"error"`)()).To(BeNumerically(">", 0))
 		}
 		hog.release()
 		w.drained(ctx)

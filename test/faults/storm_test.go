@@ -71,9 +71,9 @@ func (s *storm) strike(ctx context.Context) {
 		s.alive[n] = s.spawn(10)
 	case 2:
 		s.count["stopped"]++
-		victim.signal(syscall.SIGSTOP)
+		victim.Signal(syscall.SIGSTOP)
 		pause(ctx, time.Duration(1000+s.random.IntN(6000))*time.Millisecond)
-		victim.signal(syscall.SIGCONT)
+		victim.Signal(syscall.SIGCONT)
 	case 3:
 		s.count["fast restarts"]++
 		Expect(s.server.Restart(pgtest.Fast)).To(Succeed())

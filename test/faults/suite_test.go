@@ -161,7 +161,7 @@ func (w *world) stopAll() {
 	}
 	for _, p := range w.workers {
 		if !p.killed {
-			Expect(p.exitCode()).To(BeZero())
+			Expect(p.ExitCode()).To(BeZero())
 		}
 	}
 }

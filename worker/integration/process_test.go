@@ -1,15 +1,10 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -17,77 +12,16 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
+	"github.com/jobqueue-dev/jobqueue-operator/test/workerproc"
+	"github.com/jobqueue-dev/jobqueue-operator/worker"
 )
 
-// process is a worker program of its own.
-type process struct {
-	cmd    *exec.Cmd
-	addr   string
-	exited chan struct{}
-}
-
 // spawn runs "jobqueue worker" with side effects recorded.
-func (f *fixture) spawn(env ...string) *process {
+func (f *fixture) spawn(env ...string) *workerproc.Process {
 	GinkgoHelper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Expect(err).NotTo(HaveOccurred())
-	addr := l.Addr().String()
-	Expect(l.Close()).To(Succeed())
-	p := &process{cmd: exec.Command(binary, "worker", "--effects-table", "demo.effects"), addr: addr, exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), "JOBQUEUE_DATABASE_URL="+f.url, "JOBQUEUE_QUEUE="+queueName,
-		"JOBQUEUE_HTTP_ADDR="+addr, "JOBQUEUE_SLOTS=4", "JOBQUEUE_GRACE_SECONDS=10")
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdout, p.cmd.Stderr = GinkgoWriter, GinkgoWriter
-	Expect(p.cmd.Start()).To(Succeed())
-	go func() {
-		_ = p.cmd.Wait() // the exit code is read from ProcessState
-		close(p.exited)
-	}()
-	DeferCleanup(func() {
-		_ = p.cmd.Process.Kill()
-		Eventually(p.exited).Should(BeClosed())
-	})
-	return p
-}
-
-func (p *process) signal(sig syscall.Signal) {
-	GinkgoHelper()
-	Expect(p.cmd.Process.Signal(sig)).To(Succeed())
-}
-
-// exitCode waits for the end; 128 + n stands for a death by signal n.
-func (p *process) exitCode() int {
-	GinkgoHelper()
-	Eventually(p.exited).Should(BeClosed())
-	status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return status.ExitStatus()
-}
-
-// metric reads a metric of the process over HTTP, summed over its labels.
-func (p *process) metric(name string) func() (float64, error) {
-	return func() (sum float64, err error) {
-		response, err := http.Get("http://" + p.addr + "/metrics")
-		if err != nil {
-			return 0, err
-		}
-		defer func() { _ = response.Body.Close() }()
-		lines := bufio.NewScanner(response.Body)
-		for lines.Scan() {
-			if !strings.HasPrefix(lines.Text(), "jobqueue_worker_"+name+"{") {
-				continue
-			}
-			fields := strings.Fields(lines.Text())
-			value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += value
-		}
-		return sum, lines.Err()
-	}
+	settings := append([]string{worker.EnvDatabaseURL + "=" + f.url, worker.EnvQueue + "=" + queueName,
+		worker.EnvSlots + "=4", worker.EnvGraceSeconds + "=10"}, env...)
+	return workerproc.Start(GinkgoWriter, []string{binary, "worker", "--effects-table", "demo.effects"}, settings)
 }
 
 var _ = Describe("A worker process", func() {
@@ -100,9 +34,9 @@ var _ = Describe("A worker process", func() {
 		f := setUp(ctx)
 		f.enqueue(ctx, "sleep", sleep(1500, 0), 20)
 		p := f.spawn()
-		Eventually(p.metric("running")).Should(BeEquivalentTo(4))
-		p.signal(syscall.SIGTERM)
-		Expect(p.exitCode()).To(BeZero())
+		Eventually(p.Metric("running", "")).Should(BeEquivalentTo(4))
+		p.Signal(syscall.SIGTERM)
+		Expect(p.ExitCode()).To(BeZero())
 		Expect(f.number(ctx, succeededJobs)()).To(Equal(4))
 		Expect(f.number(ctx, effectRows)()).To(Equal(4))
 		Expect(f.number(ctx, "SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0")()).To(Equal(16))
@@ -115,11 +49,11 @@ var _ = Describe("A worker process", func() {
 		f := setUp(ctx)
 		f.enqueue(ctx, "sleep", sleep(60_000, 0), 1)
 		p := f.spawn()
-		Eventually(p.metric("running")).Should(BeEquivalentTo(1))
-		p.signal(syscall.SIGTERM)
-		Consistently(p.exited, "300ms").ShouldNot(BeClosed())
-		p.signal(syscall.SIGTERM)
-		Expect(p.exitCode()).To(Equal(128 + int(syscall.SIGTERM)))
+		Eventually(p.Metric("running", "")).Should(BeEquivalentTo(1))
+		p.Signal(syscall.SIGTERM)
+		Consistently(p.Exited, "300ms").ShouldNot(BeClosed())
+		p.Signal(syscall.SIGTERM)
+		Expect(p.ExitCode()).To(Equal(128 + int(syscall.SIGTERM)))
 		Expect(f.number(ctx, runningJobs)()).To(Equal(1), "what it held waits for the lease's end")
 	})
 
@@ -127,9 +61,9 @@ var _ = Describe("A worker process", func() {
 		f := setUp(ctx, short)
 		f.enqueue(ctx, "sleep", sleep(1500, 0), 4)
 		victim := f.spawn()
-		Eventually(victim.metric("running")).Should(BeEquivalentTo(4))
-		victim.signal(syscall.SIGKILL)
-		Expect(victim.exitCode()).To(Equal(128 + int(syscall.SIGKILL)))
+		Eventually(victim.Metric("running", "")).Should(BeEquivalentTo(4))
+		victim.Signal(syscall.SIGKILL)
+		Expect(victim.ExitCode()).To(Equal(128 + int(syscall.SIGKILL)))
 		killed := time.Now()
 		f.spawn()
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(4))
@@ -143,7 +77,7 @@ var _ = Describe("A worker process", func() {
 		f.enqueue(ctx, "sleep", sleep(0, 2000), 1)
 		victim := f.spawn()
 		Eventually(f.number(ctx, effectRows)).Should(Equal(1))
-		victim.signal(syscall.SIGKILL)
+		victim.Signal(syscall.SIGKILL)
 		f.spawn()
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
 		Expect(f.number(ctx, "SELECT count(DISTINCT (token, attempt, worker)) FROM demo.effects GROUP BY job_id")()).To(Equal(2))
@@ -153,8 +87,8 @@ var _ = Describe("A worker process", func() {
 		f := setUp(ctx, short, func(p *queue.Policy) { p.MaxAttempts = 1 })
 		f.enqueue(ctx, "sleep", sleep(60_000, 0), 1)
 		victim := f.spawn()
-		Eventually(victim.metric("running")).Should(BeEquivalentTo(1))
-		victim.signal(syscall.SIGKILL)
+		Eventually(victim.Metric("running", "")).Should(BeEquivalentTo(1))
+		victim.Signal(syscall.SIGKILL)
 		f.spawn()
 		Eventually(f.number(ctx, deadJobs)).Should(Equal(1))
 	})
@@ -163,22 +97,22 @@ var _ = Describe("A worker process", func() {
 		f := setUp(ctx, short)
 		f.enqueue(ctx, "sleep", sleep(2500, 0), 1)
 		frozen := f.spawn()
-		Eventually(frozen.metric("running")).Should(BeEquivalentTo(1))
-		frozen.signal(syscall.SIGSTOP)
+		Eventually(frozen.Metric("running", "")).Should(BeEquivalentTo(1))
+		frozen.Signal(syscall.SIGSTOP)
 		other := f.spawn()
 		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.jobs WHERE state = 'running' AND attempt = 2")).Should(Equal(1))
-		frozen.signal(syscall.SIGCONT)
+		frozen.Signal(syscall.SIGCONT)
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
-		Eventually(frozen.metric("stale_results_total")).Should(BeEquivalentTo(1))
-		Expect(other.metric("completions_total")()).To(BeEquivalentTo(1))
+		Eventually(frozen.Metric("stale_results_total", "")).Should(BeEquivalentTo(1))
+		Expect(other.Metric("completions_total", "")()).To(BeEquivalentTo(1))
 		Expect(f.number(ctx, "SELECT attempt FROM jobqueue.finished")()).To(Equal(2))
 		// The frozen one goes on as a good worker.
-		other.signal(syscall.SIGTERM)
-		Expect(other.exitCode()).To(BeZero())
+		other.Signal(syscall.SIGTERM)
+		Expect(other.ExitCode()).To(BeZero())
 		f.enqueue(ctx, "noop", struct{}{}, 10)
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(11))
-		frozen.signal(syscall.SIGTERM)
-		Expect(frozen.exitCode()).To(BeZero())
+		frozen.Signal(syscall.SIGTERM)
+		Expect(frozen.ExitCode()).To(BeZero())
 	})
 
 	It("with a stuck handler exits with a code of its own, the others' work done (W6)", func(ctx context.Context) {
@@ -186,7 +120,7 @@ var _ = Describe("A worker process", func() {
 		f.enqueue(ctx, "stuck", sleep(60_000, 0), 1)
 		f.enqueue(ctx, "sleep", sleep(100, 0), 8)
 		p := f.spawn()
-		Expect(p.exitCode()).To(Equal(3))
+		Expect(p.ExitCode()).To(Equal(3))
 		Expect(f.number(ctx, succeededJobs)()).To(Equal(8))
 		Expect(f.number(ctx, "SELECT attempt FROM jobqueue.jobs WHERE kind = 'stuck' AND state = 'scheduled'")()).To(Equal(1))
 	})
