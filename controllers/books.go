@@ -15,80 +15,179 @@ import (
 )
 
 // books opens a database's ledger: its queues, their Deployments and their pods, as
-// the caches have them.
+// the caches have them, and those of the other databases on its server.
 type books struct {
-	client client.Reader
-	hub    *sampler.Hub
-	ledger *ledger
+	client  client.Reader
+	hub     *sampler.Hub
+	ledger  *ledger
+	servers *servers
 }
 
 // page is a database's ledger at one time. It is not changed.
 type page struct {
+	*account
+	neighbours []*account // on the same server, by name
+	// server is what is known of the server's connections; serverKnown is false as
+	// long as it was never sampled.
+	server      budget.Server
+	serverKnown bool
+	// total is the budget, and shares what came of dividing it.
+	total  int32
+	shares budget.Result
+	// strays is how many connections of job queues are in use that no ledger here
+	// has: of another operator, or of programs outside the cluster. They count as
+	// other clients'.
+	strays  int32
+	demands map[string]int32 // what each queue would have without a budget
+}
+
+// account is the part of one database in a page.
+type account struct {
+	db          *v1alpha1.QueueDatabase
+	state       sampler.State
 	queues      []v1alpha1.JobQueue // without those that lost their queue's name
 	losers      map[string]string   // JobQueue to the older one with the same queue
 	deployments map[string]*appsv1.Deployment
 	fleets      map[string]*fleet
-	total       int32
-	totalKnown  bool
-	shares      budget.Result
-	demands     map[string]int32 // what each queue would have without a budget
 }
 
 // open reads a page. The shares in it follow from the demands noted so far.
 func (b *books) open(ctx context.Context, db *v1alpha1.QueueDatabase, now time.Time) (*page, error) {
-	p := &page{deployments: map[string]*appsv1.Deployment{}}
+	own, err := b.account(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	p := &page{account: own}
+	neighbours, err := b.neighbours(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range neighbours {
+		a, err := b.account(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		p.neighbours = append(p.neighbours, a)
+	}
+	p.share(b.ledger, now)
+	return p, nil
+}
+
+// account reads one database's part. What it returns belongs to the caches.
+func (b *books) account(ctx context.Context, db *v1alpha1.QueueDatabase) (*account, error) {
+	a := &account{db: db, deployments: map[string]*appsv1.Deployment{}}
+	a.state, _ = b.hub.State(keyOf(db))
 	var queues v1alpha1.JobQueueList
-	if err := b.client.List(ctx, &queues, client.InNamespace(db.Namespace), client.MatchingFields{indexDatabase: db.Name}); err != nil {
+	err := b.client.List(ctx, &queues, client.InNamespace(db.Namespace), client.MatchingFields{indexDatabase: db.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("list JobQueues: %w", err)
 	}
 	of := client.MatchingLabels{LabelDatabase: db.Name}
 	var deployments appsv1.DeploymentList
-	if err := b.client.List(ctx, &deployments, client.InNamespace(db.Namespace), of); err != nil {
+	if err := b.client.List(ctx, &deployments, client.InNamespace(db.Namespace), of, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Deployments: %w", err)
 	}
 	for i := range deployments.Items {
-		p.deployments[deployments.Items[i].Name] = &deployments.Items[i]
+		a.deployments[deployments.Items[i].Name] = &deployments.Items[i]
 	}
 	var pods corev1.PodList
 	if err := b.client.List(ctx, &pods, client.InNamespace(db.Namespace), of, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	p.fleets = countPods(pods.Items)
-	p.queues, p.losers = settleNames(queues.Items)
-	state, _ := b.hub.State(keyOf(db))
-	p.total, p.totalKnown = totalOf(db, state)
-	p.share(b.ledger, now)
-	return p, nil
+	a.fleets = countPods(pods.Items)
+	a.queues, a.losers = settleNames(queues.Items)
+	return a, nil
 }
 
-// share divides the budget by what the ledger knows now.
+// share divides the server's connections by what the ledger knows now.
 func (p *page) share(l *ledger, now time.Time) {
+	own := p.budgetDatabase(l, now)
 	p.demands = map[string]int32{}
-	queues := make([]budget.Queue, 0, len(p.queues))
+	for _, q := range own.Queues {
+		p.demands[q.Name] = q.Demand
+	}
+	databases := []budget.Database{own}
+	for _, n := range p.neighbours {
+		databases = append(databases, n.budgetDatabase(l, now))
+	}
+	p.observeServer(l, databases)
+	if p.serverKnown {
+		databases[0].Limits = budgetOf(p.db).Limits(p.server)
+		for i, n := range p.neighbours {
+			databases[i+1].Limits = budgetOf(n.db).Limits(p.server)
+		}
+	}
+	p.total = databases[0].Limits.Budget()
+	p.shares = budget.Share(databases...)[own.Name]
+}
+
+// observeServer takes the server's connections from the latest sample, or as long
+// as the operator has none since it started from what the status still says.
+func (p *page) observeServer(l *ledger, databases []budget.Database) {
+	if s := p.state.Sample; s != nil {
+		p.strays = l.strays(keyOf(p.db), p.state.ReadAt, p.sharedWith(), p.unaccounted(databases))
+		p.server = budget.Server{
+			Max: int32(s.MaxConnections), Reserved: int32(s.ReservedConnections), Others: p.state.Others + p.strays,
+		}
+		p.serverKnown = true
+	} else if c := p.db.Status.Connections; c != nil {
+		p.server = budget.Server{Max: c.Max, Reserved: c.Reserved, Others: c.Others}
+		p.serverKnown = true
+	}
+}
+
+// unaccounted is how many connections of job queues the latest sample has, in this
+// database and in the server's others, beyond those that are held there. Reapers
+// hold theirs for moments only: the rest of the time it must not hide a stray one.
+func (p *page) unaccounted(databases []budget.Database) int32 {
+	here, elsewhere := databases[0].Held()-budget.ReaperConnections, int32(0)
+	for i, n := range p.neighbours {
+		held := databases[i+1].Held() - budget.ReaperConnections
+		known := n.state.Sample != nil
+		same := known && n.state.Sample.Database == p.state.Sample.Database
+		if same || !known {
+			here += held
+		}
+		if !same {
+			elsewhere += held
+		}
+	}
+	return max(0, int32(p.state.Sample.OurConnections)-here) + max(0, int32(p.state.Sample.ElsewhereConnections)-elsewhere)
+}
+
+// sharedWith names the neighbours.
+func (p *page) sharedWith() []string {
+	var names []string
+	for _, n := range p.neighbours {
+		names = append(names, keyOf(n.db).String())
+	}
+	return names
+}
+
+// budgetDatabase puts together what the budget needs to know of the database.
+func (a *account) budgetDatabase(l *ledger, now time.Time) budget.Database {
+	out := budget.Database{Name: keyOf(a.db).String()}
 	seen := map[string]bool{}
-	for i := range p.queues {
-		q := &p.queues[i]
+	for i := range a.queues {
+		q := &a.queues[i]
 		seen[q.Name] = true
 		replicas, template := int32(0), ""
-		if d := p.deployments[q.Name]; d != nil {
+		if d := a.deployments[q.Name]; d != nil {
 			replicas, template = orDefault(d.Spec.Replicas, 1), d.Spec.Template.Annotations[AnnotationTemplate]
 		}
-		entry := l.budgetQueue(q, p.fleets[q.Name], replicas, template, now)
-		queues = append(queues, entry)
-		p.demands[q.Name] = entry.Demand
+		out.Queues = append(out.Queues, l.budgetQueue(q, a.fleets[q.Name], replicas, template, now))
 	}
-	var orphaned int32
-	for name, f := range p.fleets {
+	for name, f := range a.fleets {
 		if !seen[name] {
-			orphaned += f.connections
+			out.Orphaned += f.connections
 		}
 	}
-	p.shares = budget.Share(p.total, orphaned, queues)
+	return out
 }
 
 // fleet returns the pods of a queue.
-func (p *page) fleet(name string) *fleet {
-	if f := p.fleets[name]; f != nil {
+func (a *account) fleet(name string) *fleet {
+	if f := a.fleets[name]; f != nil {
 		return f
 	}
 	return &fleet{templates: map[string]int32{}}
@@ -123,22 +222,11 @@ func olderThan(a, b *v1alpha1.JobQueue) bool {
 	return a.Name < b.Name
 }
 
-// totalOf is a database's budget. A share of a server that has not been sampled
-// since the operator started is what the status still says of it.
-func totalOf(db *v1alpha1.QueueDatabase, state sampler.State) (int32, bool) {
-	spec := budget.Spec{Connections: db.Spec.ConnectionBudget.Connections, Percent: db.Spec.ConnectionBudget.Percent}
-	if spec.Connections == nil && spec.Percent == nil {
-		spec.Percent = new(int32(80))
+// budgetOf is the budget that a database declares.
+func budgetOf(db *v1alpha1.QueueDatabase) budget.Spec {
+	b := db.Spec.ConnectionBudget
+	if b.Connections == nil && b.Percent == nil {
+		return budget.Spec{Percent: new(int32(defaultBudgetPercent))}
 	}
-	var server *budget.Server
-	if s := state.Sample; s != nil {
-		server = &budget.Server{Max: int32(s.MaxConnections), Reserved: int32(s.ReservedConnections), Others: state.Others}
-	}
-	if total, known := budget.Total(spec, server); known {
-		return total, true
-	}
-	if c := db.Status.Connections; c != nil {
-		return c.Budget, true
-	}
-	return 0, false
+	return budget.Spec{Connections: b.Connections, Percent: b.Percent}
 }

@@ -10,7 +10,10 @@ import (
 // is gone would keep it busy for ever.
 func TestForgettingADatabaseIsAnnouncedOnce(t *testing.T) {
 	key := sampler.Key{Namespace: "shop", Name: "app"}
-	r := &databaseReconciler{hub: sampler.NewHub(), credentials: newCredentialStore(nil, nil), applier: newApplier(nil, nil)}
+	r := &databaseReconciler{
+		hub: sampler.NewHub(), credentials: newCredentialStore(nil, nil), applier: newApplier(nil, nil),
+		books: &books{ledger: newLedger(), servers: newServers()},
+	}
 	announced := 0
 	r.hub.Subscribe(func(sampler.Key) { announced++ })
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 	"github.com/jobqueue-dev/jobqueue-operator/controllers/sampler"
-	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // databaseFindings is what a reconcile of a QueueDatabase has found out.
@@ -85,8 +85,9 @@ func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f database
 		s.LastSampleTime = &metav1.Time{Time: sample.TakenAt.Truncate(1e9)}
 		s.Connections = &v1alpha1.DatabaseConnections{
 			Max: int32(sample.MaxConnections), Reserved: int32(sample.ReservedConnections),
-			Others: int32(sample.OtherConnections), InUse: int32(sample.OurConnections),
+			Others: f.ledger.server.Others, InUse: int32(sample.OurConnections),
 			Budget: f.ledger.total, Allocated: f.ledger.shares.Allocated,
+			Elsewhere: f.ledger.shares.Elsewhere, SharedWith: f.ledger.sharedWith(),
 		}
 	}
 	s.Grants = nil
@@ -94,7 +95,7 @@ func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f database
 		s.Grants = append(s.Grants, v1alpha1.ConnectionGrant{Name: g.Name, Connections: g.Connections, Replicas: g.Replicas})
 	}
 	setReachable(c, f.problem())
-	setDatabaseBudget(c, f.ledger, f.state.Sample)
+	setDatabaseBudget(c, f.ledger)
 	setDatabaseReady(c, f)
 	return s
 }
@@ -107,25 +108,47 @@ func setReachable(c conditions, problem *sampler.Problem) {
 	c.set(v1alpha1.ConditionDatabaseReachable, false, problem.Reason, problem.Message)
 }
 
-func setDatabaseBudget(c conditions, p *page, sample *queue.Sample) {
+func setDatabaseBudget(c conditions, p *page) {
 	switch {
-	case !p.totalKnown:
+	case !p.serverKnown:
 		c.set(v1alpha1.ConditionBudgetConstrained, false, v1alpha1.ReasonProgressing, "the budget follows from the first sample")
 	case p.shares.Missing > 0:
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonMinimumsExceedBudget, fmt.Sprintf(
-			"%d connections lack for the queues' minReplicas: the budget is %d, %d of them for operator and reaper",
-			p.shares.Missing, p.total, p.shares.Overhead))
-	case sample != nil && sample.OurConnections > int(p.total):
+			"%d connections lack for the queues' minReplicas: the budget is %d, %d of them for operator and reaper%s",
+			p.shares.Missing, p.total, p.shares.Overhead, p.company()))
+	case p.shares.Exceeded:
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetOverdrawn, fmt.Sprintf(
-			"%d connections of job queues are in use, more than the budget of %d: another QueueDatabase or programs outside the cluster "+
-				"use the database too, and have no part in this budget", sample.OurConnections, p.total))
+			"%d connections are promised, more than the budget of %d has by now: no pods are added until enough of them are gone%s",
+			p.shares.Allocated, p.total, p.company()))
 	case p.short():
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetExhausted, fmt.Sprintf(
-			"the queues need more connections than the budget of %d has", p.total))
+			"the queues need more connections than the budget of %d has%s", p.total, p.company()))
 	default:
 		c.set(v1alpha1.ConditionBudgetConstrained, false, v1alpha1.ReasonWithinBudget, fmt.Sprintf(
 			"all that the queues need fits the budget of %d connections", p.total))
 	}
+}
+
+// namesShown is how many neighbours a message names.
+const namesShown = 3
+
+// company says, as the end of a sentence, who else has connections of the server
+// that the budget must leave; "" when nobody has.
+func (p *page) company() string {
+	text := ""
+	if names := p.sharedWith(); len(names) > 0 {
+		more := ""
+		if len(names) > namesShown {
+			more = fmt.Sprintf(" and %d more", len(names)-namesShown)
+			names = names[:namesShown]
+		}
+		text = fmt.Sprintf("; on the same server, %d connections are promised to QueueDatabase %s%s",
+			p.shares.Elsewhere, strings.Join(names, ", "), more)
+	}
+	if p.strays > 0 {
+		text += fmt.Sprintf("; %d connections of job queues are in use that this operator has not promised, and count as other clients'", p.strays)
+	}
+	return text
 }
 
 // short reports whether a queue gets less than it would have without a budget.
@@ -165,7 +188,8 @@ func databaseChange(a, b v1alpha1.QueueDatabaseStatus) importance {
 	switch {
 	case a.ObservedGeneration != b.ObservedGeneration, a.SchemaVersion != b.SchemaVersion,
 		!sameConditions(a.Conditions, b.Conditions), !slices.Equal(a.Grants, b.Grants),
-		(a.Connections == nil) != (b.Connections == nil):
+		(a.Connections == nil) != (b.Connections == nil),
+		a.Connections != nil && !slices.Equal(a.Connections.SharedWith, b.Connections.SharedWith):
 		return otherState
 	case equalStatus(a, b):
 		return sameStatus

@@ -221,7 +221,7 @@ func (r *queueReconciler) applyReplicas(ctx context.Context, o *observation, out
 	}
 	wanted := out.plan.decision.Replicas
 	specChanged := r.written.of(keyOf(o.queue), o.queue.UID, o.queue.Status).ObservedGeneration != o.queue.Generation
-	beyond := o.page.totalKnown && (o.page.shares.Allocated > o.page.total ||
+	beyond := o.page.serverKnown && (o.page.shares.Exceeded ||
 		int64(o.replicas())*int64(perReplicaOf(o.queue)) > int64(o.page.total-o.page.shares.Overhead))
 	from, err := r.applier.scale(ctx, o.deployment, wanted, specChanged || beyond)
 	if err != nil {

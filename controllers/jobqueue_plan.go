@@ -124,7 +124,7 @@ func startUpOrDefault(f *fleet) time.Duration {
 // allowance puts a grant into words. A budget that is not known yet lets nothing
 // grow, and takes nothing away.
 func allowance(o *observation, g budget.Grant) *scaling.Allowance {
-	if !o.page.totalKnown {
+	if !o.page.serverKnown {
 		return &scaling.Allowance{Replicas: o.replicas(), Message: "the budget follows from the first sample"}
 	}
 	message := fmt.Sprintf("the budget of %d connections grants %d pods of %d connections each",
@@ -132,6 +132,7 @@ func allowance(o *observation, g budget.Grant) *scaling.Allowance {
 	if g.Allowed < g.Replicas {
 		message += fmt.Sprintf("; %d until connections of other pods come free", g.Allowed)
 	}
+	message += o.page.company()
 	return &scaling.Allowance{Replicas: g.Allowed, Message: message}
 }
 

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -16,10 +17,12 @@ import (
 // ReplicaSet may still be acting on the former number.
 const settling = 5 * time.Second
 
-// ledger remembers of each queue what its pods and its Deployment do not tell.
+// ledger remembers of each queue what its pods and its Deployment do not tell, and
+// of each database the connections of job queues that belong to nothing it knows.
 type ledger struct {
-	mu      sync.Mutex
-	entries map[types.NamespacedName]*ledgerEntry
+	mu        sync.Mutex
+	entries   map[types.NamespacedName]*ledgerEntry
+	databases map[types.NamespacedName]*strays
 }
 
 type ledgerEntry struct {
@@ -28,8 +31,17 @@ type ledgerEntry struct {
 	asked     *scaling.Memory // of replicas applied, over settling
 }
 
+// strays evens out a database's unaccounted connections. A pod's may be in a sample,
+// and the pod be gone by the time that the sample is compared with what is held.
+type strays struct {
+	sampled  time.Time
+	beside   []string // the neighbours that were accounted for
+	smoother budget.Smoother
+	latest   int32
+}
+
 func newLedger() *ledger {
-	return &ledger{entries: map[types.NamespacedName]*ledgerEntry{}}
+	return &ledger{entries: map[types.NamespacedName]*ledgerEntry{}, databases: map[types.NamespacedName]*strays{}}
 }
 
 // want notes what a queue would have without a budget.
@@ -51,6 +63,28 @@ func (l *ledger) ask(queue types.NamespacedName, replicas int32, now time.Time) 
 		return
 	}
 	e.asked.Remember(scaling.Recommendation{At: now, Replicas: replicas}, settling)
+}
+
+// strays takes down a database's unaccounted connections, once for each sample, and
+// returns their number evened out. With other neighbours it begins anew.
+func (l *ledger) strays(database types.NamespacedName, sampled time.Time, beside []string, unaccounted int32) int32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.databases[database]
+	if s == nil || !slices.Equal(s.beside, beside) {
+		s = &strays{beside: beside}
+		l.databases[database] = s
+	}
+	if !s.sampled.Equal(sampled) {
+		s.sampled, s.latest = sampled, s.smoother.Add(unaccounted)
+	}
+	return s.latest
+}
+
+func (l *ledger) forgetDatabase(database types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.databases, database)
 }
 
 func (l *ledger) forget(queue types.NamespacedName) {

@@ -17,6 +17,7 @@ const (
 	defaultTargetAge     = 30
 	defaultStabilization = 60
 	defaultBatch         = 2000
+	defaultBudgetPercent = 80
 	// graceMargin is how many seconds a pod has beyond its jobs' timeout.
 	graceMargin = 30
 )

@@ -130,7 +130,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
 	if err := mgr.Add(hub); err != nil {
 		return fmt.Errorf("add sampler: %w", err)
 	}
-	books := &books{client: mgr.GetClient(), hub: hub, ledger: newLedger()}
+	books := &books{client: mgr.GetClient(), hub: hub, ledger: newLedger(), servers: newServers()}
 	store := newCredentialStore(mgr.GetClient(), mgr.GetAPIReader())
 	databases := &databaseReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books,
@@ -242,7 +242,7 @@ func (r *queueReconciler) samples() source.Source {
 }
 
 // podEvents has a pod's queue reconciled, and with a pod that is gone all queues
-// of the database, since its connections are free.
+// of the server, since its connections are free.
 func (r *queueReconciler) podEvents() handler.EventHandler {
 	own := func(o client.Object, queue requests) {
 		queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[LabelQueue]}})
@@ -253,11 +253,28 @@ func (r *queueReconciler) podEvents() handler.EventHandler {
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) {
 			own(e.Object, queue)
 			db := types.NamespacedName{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[LabelDatabase]}
-			for _, req := range r.queuesOf(ctx, db) {
+			for _, req := range r.queuesBeside(ctx, db) {
 				queue.Add(req)
 			}
 		},
 	}
+}
+
+// queuesBeside lists the JobQueues of a database and of those on its server.
+func (r *queueReconciler) queuesBeside(ctx context.Context, key types.NamespacedName) []reconcile.Request {
+	out := r.queuesOf(ctx, key)
+	db := &v1alpha1.QueueDatabase{}
+	if err := r.client.Get(ctx, key, db); err != nil {
+		return out // it is gone: whatever was its pods' counts with the next sample
+	}
+	neighbours, err := r.books.neighbours(ctx, db)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "list the QueueDatabases of a server")
+	}
+	for _, n := range neighbours {
+		out = append(out, r.queuesOf(ctx, keyOf(n))...)
+	}
+	return out
 }
 
 // queuesOf lists the JobQueues of a database.

@@ -47,7 +47,8 @@ func TestParsePolicyErrors(t *testing.T) {
 
 func TestParseSample(t *testing.T) {
 	got, err := parseSample([]byte(`{"taken_at": "2030-01-02T03:04:05.6+00:00", "max_connections": 100, "reserved_connections": 3,
-		"our_connections": 4, "other_connections": 5, "in_recovery": true, "queues": {"q": {"pending": 1, "pending_capped": true,
+		"our_connections": 4, "elsewhere_connections": 6, "other_connections": 5, "in_recovery": true,
+		"database": "app", "server_started_at": "2030-01-01T00:00:00.123456+02:00", "queues": {"q": {"pending": 1, "pending_capped": true,
 		"scheduled": 2, "scheduled_capped": true, "due_soon": 3, "running": 4, "dead": 5, "oldest_age_seconds": 1.5, "workers": 6,
 		"claimed": 7, "succeeded": 8, "failed": 9, "lost": 10, "discarded": 11, "cancelled": 12, "execution_ms": 13,
 		"generation": 14, "suspended": true}, "empty": {}}}`))
@@ -56,7 +57,8 @@ func TestParseSample(t *testing.T) {
 	}
 	want := Sample{
 		TakenAt:        time.Date(2030, 1, 2, 3, 4, 5, 600_000_000, time.UTC),
-		MaxConnections: 100, ReservedConnections: 3, OurConnections: 4, OtherConnections: 5, InRecovery: true,
+		MaxConnections: 100, ReservedConnections: 3, OurConnections: 4, ElsewhereConnections: 6, OtherConnections: 5, InRecovery: true,
+		Database: "app", ServerStartedAt: time.Date(2029, 12, 31, 22, 0, 0, 123_456_000, time.UTC),
 		Queues: map[string]QueueSample{
 			"q": {
 				Pending: 1, PendingCapped: true, Scheduled: 2, ScheduledCapped: true, DueSoon: 3, Running: 4, Dead: 5,

@@ -15,11 +15,16 @@ type Sample struct {
 	// MaxConnections is the server's max_connections, ReservedConnections what
 	// of it is kept for superusers and for roles with pg_use_reserved_connections.
 	MaxConnections, ReservedConnections int
-	// OurConnections are client connections to the server whose
-	// application_name begins with "jobqueue:" and that are to this database, the
-	// sampling one included when it is named so; OtherConnections are all the
-	// others, of any database.
-	OurConnections, OtherConnections int
+	// OurConnections are client connections whose application_name begins with
+	// "jobqueue:" and that are to this database, the sampling one included when it
+	// is named so; ElsewhereConnections are those named so to other databases of the
+	// server. OtherConnections are all the others, of any database.
+	OurConnections, ElsewhereConnections, OtherConnections int
+	// Database is the database's name.
+	Database string
+	// ServerStartedAt is when the server was started, to the microsecond. Samples
+	// that share it are of one server.
+	ServerStartedAt time.Time
 	// InRecovery is true on a standby, where nothing can be claimed.
 	InRecovery bool
 	// Queues holds every declared queue by name, empty ones too.
@@ -82,13 +87,16 @@ func (c *Client) Sample(ctx context.Context, db DB) (Sample, error) {
 // parseSample decodes the JSON that the function sample returns.
 func parseSample(raw []byte) (Sample, error) {
 	var wire struct {
-		TakenAt             time.Time `json:"taken_at"`
-		MaxConnections      int       `json:"max_connections"`
-		ReservedConnections int       `json:"reserved_connections"`
-		OurConnections      int       `json:"our_connections"`
-		OtherConnections    int       `json:"other_connections"`
-		InRecovery          bool      `json:"in_recovery"`
-		Queues              map[string]struct {
+		TakenAt              time.Time `json:"taken_at"`
+		MaxConnections       int       `json:"max_connections"`
+		ReservedConnections  int       `json:"reserved_connections"`
+		OurConnections       int       `json:"our_connections"`
+		ElsewhereConnections int       `json:"elsewhere_connections"`
+		OtherConnections     int       `json:"other_connections"`
+		Database             string    `json:"database"`
+		ServerStartedAt      time.Time `json:"server_started_at"`
+		InRecovery           bool      `json:"in_recovery"`
+		Queues               map[string]struct {
 			Pending          int64   `json:"pending"`
 			PendingCapped    bool    `json:"pending_capped"`
 			Scheduled        int64   `json:"scheduled"`
@@ -115,13 +123,16 @@ func parseSample(raw []byte) (Sample, error) {
 		return Sample{}, fmt.Errorf("decode the sample: %w", err)
 	}
 	sample := Sample{
-		TakenAt:             wire.TakenAt,
-		MaxConnections:      wire.MaxConnections,
-		ReservedConnections: wire.ReservedConnections,
-		OurConnections:      wire.OurConnections,
-		OtherConnections:    wire.OtherConnections,
-		InRecovery:          wire.InRecovery,
-		Queues:              make(map[string]QueueSample, len(wire.Queues)),
+		TakenAt:              wire.TakenAt,
+		MaxConnections:       wire.MaxConnections,
+		ReservedConnections:  wire.ReservedConnections,
+		OurConnections:       wire.OurConnections,
+		ElsewhereConnections: wire.ElsewhereConnections,
+		OtherConnections:     wire.OtherConnections,
+		Database:             wire.Database,
+		ServerStartedAt:      wire.ServerStartedAt,
+		InRecovery:           wire.InRecovery,
+		Queues:               make(map[string]QueueSample, len(wire.Queues)),
 	}
 	for name, q := range wire.Queues {
 		sample.Queues[name] = QueueSample{

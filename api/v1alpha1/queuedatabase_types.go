@@ -92,7 +92,8 @@ type ConnectionBudget struct {
 	Connections *int32 `json:"connections,omitempty"`
 
 	// The share, in percent, of max_connections less the reserved ones and less
-	// those that other clients hold at the moment.
+	// those that other clients hold at the moment. It bounds what all QueueDatabases
+	// on the server hold together for this one to get more.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -152,15 +153,23 @@ type DatabaseConnections struct {
 	Max int32 `json:"max"`
 	// Those reserved for superusers and other reserved roles.
 	Reserved int32 `json:"reserved"`
-	// Those that clients other than workers, reapers and the operator hold.
+	// Those that other clients hold, evened out over the latest samples. Workers that
+	// this operator does not know of, such as another operator's, are among them.
 	Others int32 `json:"others"`
-	// Those that workers, reapers and the operator hold.
+	// Those that workers, reapers and the operator hold in this database.
 	InUse int32 `json:"inUse"`
-	// The most that workers, reapers and the operator may hold together.
+	// The most that workers, reapers and the operator may hold for this QueueDatabase.
 	Budget int32 `json:"budget"`
 	// The part of the budget that is promised: workers' pools with surge and
 	// terminating pods, the reaper and the operator.
 	Allocated int32 `json:"allocated"`
+	// What is promised in the same way to other QueueDatabases on the server.
+	// +optional
+	Elsewhere int32 `json:"elsewhere,omitempty"`
+	// These other QueueDatabases, as namespace/name.
+	// +optional
+	// +listType=set
+	SharedWith []string `json:"sharedWith,omitempty"`
 }
 
 // ConnectionGrant is the share of one JobQueue in the budget.

@@ -90,7 +90,8 @@ func newStatusReport(s queue.Sample, names []string) (statusReport, error) {
 	report := statusReport{
 		TakenAt: s.TakenAt,
 		Connections: connectionsReport{
-			Max: s.MaxConnections, Reserved: s.ReservedConnections, Ours: s.OurConnections, Others: s.OtherConnections,
+			Max: s.MaxConnections, Reserved: s.ReservedConnections, Ours: s.OurConnections,
+			Others: s.ElsewhereConnections + s.OtherConnections,
 		},
 		Queues: []queueReport{},
 	}

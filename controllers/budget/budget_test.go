@@ -4,34 +4,32 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func ptr[T any](v T) *T { return &v }
-
-func TestTotal(t *testing.T) {
+func TestLimits(t *testing.T) {
+	fixed := func(n int32) Spec { return Spec{Connections: &n} }
+	share := func(n int32) Spec { return Spec{Percent: &n} }
 	cases := map[string]struct {
 		spec   Spec
-		server *Server
-		want   int32
-		known  bool
+		server Server
+		want   Limits
 	}{
-		"a fixed number needs no sample":               {spec: Spec{Connections: ptr[int32](40)}, want: 40, known: true},
-		"a share without a sample is not known":        {spec: Spec{Percent: ptr[int32](80)}},
-		"B1: a share of what others leave":             {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 22}, want: 60, known: true},
-		"a share is rounded down":                      {spec: Spec{Percent: ptr[int32](33)}, server: &Server{Max: 100}, want: 33, known: true},
-		"a fixed number is cut to what others leave":   {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 70}, want: 27, known: true},
-		"a fixed number of a full server is nothing":   {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 99}, want: 0, known: true},
-		"a fixed number that is free is what is given": {spec: Spec{Connections: ptr[int32](40)}, server: &Server{Max: 100, Reserved: 3, Others: 22}, want: 40, known: true},
-		"a full server leaves nothing":                 {spec: Spec{Percent: ptr[int32](80)}, server: &Server{Max: 100, Reserved: 3, Others: 99}, want: 0, known: true},
+		"B1: a share of what others leave":               {share(80), Server{Max: 100, Reserved: 3, Others: 22}, Limits{Own: 60, Server: 60}},
+		"a share is rounded down":                        {share(33), Server{Max: 100}, Limits{Own: 33, Server: 33}},
+		"a share of a full server is nothing":            {share(80), Server{Max: 100, Reserved: 3, Others: 99}, Limits{}},
+		"a number bounds its own database, not the rest": {fixed(40), Server{Max: 100, Reserved: 3, Others: 22}, Limits{Own: 40, Server: 75}},
+		"a number is cut to what others leave":           {fixed(40), Server{Max: 100, Reserved: 3, Others: 70}, Limits{Own: 27, Server: 27}},
+		"a number of a full server is nothing":           {fixed(40), Server{Max: 100, Reserved: 3, Others: 99}, Limits{}},
+		"neither is nothing":                             {Spec{}, Server{Max: 100}, Limits{}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, known := Total(tc.spec, tc.server)
-			if got != tc.want || known != tc.known {
-				t.Errorf("Total = %d, %v; want %d, %v", got, known, tc.want, tc.known)
+			if diff := cmp.Diff(tc.want, tc.spec.Limits(tc.server)); diff != "" {
+				t.Errorf("limits (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -47,6 +45,12 @@ func TestSmoother(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("medians (-want +got):\n%s", diff)
 	}
+}
+
+// alone shares a budget between the queues of one database that has its server for
+// itself.
+func alone(total, orphaned int32, queues []Queue) Result {
+	return Share(Database{Name: "db", Limits: Limits{Own: total, Server: total}, Orphaned: orphaned, Queues: queues})["db"]
 }
 
 func TestShare(t *testing.T) {
@@ -144,7 +148,7 @@ func TestShare(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			r := Share(tc.total, tc.orphaned, tc.queues)
+			r := alone(tc.total, tc.orphaned, tc.queues)
 			got := map[string]grant{}
 			var rolls []string
 			for _, g := range r.Grants {
@@ -161,6 +165,122 @@ func TestShare(t *testing.T) {
 			}
 			if r.Missing != tc.missing || r.Allocated != tc.allocated {
 				t.Errorf("missing %d, allocated %d; want %d, %d", r.Missing, r.Allocated, tc.missing, tc.allocated)
+			}
+		})
+	}
+}
+
+// Databases of one server: B1 holds for each and for all, B3 across them.
+func TestShareOfServer(t *testing.T) {
+	q := func(name string, demand, live int32) Queue {
+		return Queue{Name: name, PerReplica: 3, Weight: 1, Demand: demand, Live: live}
+	}
+	heavy := func(q Queue) Queue { q.Weight = 4; return q }
+	least := func(q Queue, n int32) Queue { q.Minimum = n; return q }
+	rolls := func(q Queue) Queue { q.Surge = 3; return q }
+	db := func(name string, own, server int32, queues ...Queue) Database {
+		return Database{Name: name, Limits: Limits{Own: own, Server: server}, Queues: queues}
+	}
+	type grant struct{ Share, Allowed int32 }
+	type outcome struct {
+		Grants                        map[string]grant
+		Allocated, Elsewhere, Missing int32
+		Exceeded                      bool
+	}
+	cases := map[string]struct {
+		databases []Database
+		want      map[string]outcome
+	}{
+		"equal shares, though each would fill the server alone": {
+			databases: []Database{db("x", 36, 36, q("a", 20, 0)), db("y", 36, 36, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {5, 5}}, Allocated: 18, Elsewhere: 18},
+				"y": {Grants: map[string]grant{"a": {5, 5}}, Allocated: 18, Elsewhere: 18},
+			},
+		},
+		"what one does not need goes to the other": {
+			databases: []Database{db("x", 36, 36, q("a", 20, 0)), db("y", 36, 36, q("a", 1, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {9, 9}}, Allocated: 30, Elsewhere: 6},
+				"y": {Grants: map[string]grant{"a": {1, 1}}, Allocated: 6, Elsewhere: 30},
+			},
+		},
+		"one that came first gives way before the other grows": {
+			databases: []Database{db("x", 36, 36, q("a", 20, 10)), db("y", 36, 36, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {5, 5}}, Allocated: 33, Elsewhere: 3},
+				"y": {Grants: map[string]grant{"a": {5, 0}}, Allocated: 3, Elsewhere: 33},
+			},
+		},
+		"weights count across databases": {
+			databases: []Database{db("x", 36, 36, heavy(q("a", 20, 0))), db("y", 36, 36, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {8, 8}}, Allocated: 27, Elsewhere: 9},
+				"y": {Grants: map[string]grant{"a": {2, 2}}, Allocated: 9, Elsewhere: 27},
+			},
+		},
+		"numbers that fit the server together are not touched": {
+			databases: []Database{db("x", 15, 97, q("a", 20, 0)), db("y", 24, 97, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {4, 4}}, Allocated: 15, Elsewhere: 24},
+				"y": {Grants: map[string]grant{"a": {7, 7}}, Allocated: 24, Elsewhere: 15},
+			},
+		},
+		"numbers that do not are cut": {
+			databases: []Database{db("x", 18, 20, q("a", 20, 0)), db("y", 18, 20, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {2, 2}}, Allocated: 9, Elsewhere: 9},
+				"y": {Grants: map[string]grant{"a": {2, 2}}, Allocated: 9, Elsewhere: 9},
+			},
+		},
+		"a smaller share of the server stops first, and its part is not taken by the larger": {
+			databases: []Database{db("x", 60, 60, q("a", 20, 17)), db("y", 30, 30, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {14, 14}}, Allocated: 54, Elsewhere: 6},
+				"y": {Grants: map[string]grant{"a": {4, 1}}, Allocated: 6, Elsewhere: 54},
+			},
+		},
+		"minimums come first across databases": {
+			databases: []Database{db("x", 24, 24, q("a", 20, 0)), db("y", 24, 24, least(q("a", 20, 0), 5))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {1, 1}}, Allocated: 6, Elsewhere: 18},
+				"y": {Grants: map[string]grant{"a": {5, 5}}, Allocated: 18, Elsewhere: 6},
+			},
+		},
+		"B4: minimums that one budget cannot hold keep nobody else from growing": {
+			databases: []Database{db("x", 9, 97, least(q("a", 5, 0), 5)), db("y", 15, 97, q("a", 20, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {2, 2}}, Allocated: 9, Elsewhere: 15, Missing: 9},
+				"y": {Grants: map[string]grant{"a": {4, 4}}, Allocated: 15, Elsewhere: 9},
+			},
+		},
+		"B6: a rollout in one waits for room on the server": {
+			databases: []Database{db("x", 36, 36, rolls(q("a", 5, 5))), db("y", 36, 36, q("a", 5, 5))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {5, 5}}, Allocated: 18, Elsewhere: 18},
+				"y": {Grants: map[string]grant{"a": {4, 4}}, Allocated: 18, Elsewhere: 18},
+			},
+		},
+		"more promised than the server has: nobody grows": {
+			databases: []Database{db("x", 20, 20, q("a", 5, 5)), db("y", 20, 20, q("a", 5, 0))},
+			want: map[string]outcome{
+				"x": {Grants: map[string]grant{"a": {2, 2}}, Allocated: 18, Elsewhere: 3, Exceeded: true},
+				"y": {Grants: map[string]grant{"a": {2, 0}}, Allocated: 3, Elsewhere: 18, Exceeded: true},
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := map[string]outcome{}
+			for name, r := range Share(tc.databases...) {
+				o := outcome{Grants: map[string]grant{}, Allocated: r.Allocated, Elsewhere: r.Elsewhere, Missing: r.Missing, Exceeded: r.Exceeded}
+				for _, g := range r.Grants {
+					o.Grants[g.Name] = grant{g.Replicas, g.Allowed}
+				}
+				got[name] = o
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("outcome (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -194,26 +314,43 @@ func (p *pods) observed() Queue {
 }
 
 // B1, B2: whatever the demands do, and in whatever order queues act and pods
-// drain, no more connections are ever held than the budget has, as long as it does
-// not shrink; and once demands rest, the shares are reached.
+// drain, no more connections are ever held than a budget has, nor than the server
+// has for all databases, as long as neither shrinks; and once demands rest, the
+// shares are reached.
 func TestNeverAboveTheBudget(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for round := range 400 {
-		total := 3 + r.Int32N(120)
+	for round := range 600 {
+		databases := make([]Database, 1+r.IntN(3))
+		free := int32(Overhead*len(databases)) + r.Int32N(120)
+		var together int32
+		for d := range databases {
+			l := Limits{Own: r.Int32N(free + 1), Server: free}
+			if r.IntN(2) == 0 {
+				l.Server = l.Own
+			}
+			// A database is sampled and reaped whatever its budget.
+			l.Own, l.Server = max(l.Own, Overhead), max(l.Server, int32(Overhead*len(databases)))
+			databases[d] = Database{Name: fmt.Sprintf("db%d", d), Limits: l}
+			together = max(together, l.Server)
+		}
 		fleet := make([]*pods, 1+r.IntN(6))
+		of := make([]int, len(fleet))
 		for i := range fleet {
+			of[i] = r.IntN(len(databases))
 			fleet[i] = &pods{queue: Queue{
 				Name: fmt.Sprintf("q%d", i), PerReplica: 2 + r.Int32N(6), Weight: 1 + r.Int32N(4), Minimum: r.Int32N(3),
 			}}
 		}
-		ledger := func() Result {
-			var queues []Queue
+		ledger := func() map[string]Result {
+			now := slices.Clone(databases)
 			for _, i := range r.Perm(len(fleet)) {
-				queues = append(queues, fleet[i].observed())
+				now[of[i]].Queues = append(now[of[i]].Queues, fleet[i].observed())
 			}
-			return Share(total, 0, queues)
+			return Share(now...)
 		}
-		act := func(p *pods, g Grant) {
+		grant := func(i int) Grant { return ledger()[databases[of[i]].Name].For(fleet[i].queue.Name) }
+		act := func(i int) {
+			p, g := fleet[i], grant(i)
 			if p.wantsRoll && p.rolling == 0 && (g.MayRoll || p.live == 0) {
 				p.wantsRoll, p.rolling = false, RolloutPods(p.live)
 			}
@@ -221,16 +358,25 @@ func TestNeverAboveTheBudget(t *testing.T) {
 			p.live = g.Allowed
 		}
 		check := func(step int) {
-			held := int32(Overhead)
-			for _, p := range fleet {
-				held += (p.live + max(p.terminating, p.rolling)) * p.queue.PerReplica
+			held, all := make([]int32, len(databases)), int32(0)
+			for d := range databases {
+				held[d] = Overhead
 			}
-			if held > max(total, Overhead) {
-				t.Fatalf("round %d step %d: %d held of %d\n%+v", round, step, held, total, ledger())
+			for i, p := range fleet {
+				held[of[i]] += (p.live + max(p.terminating, p.rolling)) * p.queue.PerReplica
+			}
+			for d, db := range databases {
+				if all += held[d]; held[d] > db.Limits.Own {
+					t.Fatalf("round %d step %d: %s holds %d of %d\n%+v", round, step, db.Name, held[d], db.Limits.Own, ledger())
+				}
+			}
+			if all > together {
+				t.Fatalf("round %d step %d: %d held of the server's %d\n%+v", round, step, all, together, ledger())
 			}
 		}
 		for step := range 120 {
-			p := fleet[r.IntN(len(fleet))]
+			i := r.IntN(len(fleet))
+			p := fleet[i]
 			switch r.IntN(6) {
 			case 0:
 				p.queue.Demand = r.Int32N(30)
@@ -241,20 +387,25 @@ func TestNeverAboveTheBudget(t *testing.T) {
 			case 3:
 				p.wantsRoll = true
 			default:
-				act(p, ledger().For(p.queue.Name))
+				act(i)
 			}
 			check(step)
 		}
 		for step := range 40 {
-			for _, p := range fleet {
+			for i, p := range fleet {
 				p.terminating, p.rolling = 0, 0
-				act(p, ledger().For(p.queue.Name))
+				act(i)
 				check(1000 + step)
 			}
 		}
-		for _, g := range ledger().Grants {
-			if g.Allowed != g.Replicas {
-				t.Fatalf("round %d: %s rests at %d, its share is %d", round, g.Name, g.Allowed, g.Replicas)
+		for name, result := range ledger() {
+			if result.Exceeded {
+				t.Fatalf("round %d: %s says that it is exceeded: %+v", round, name, result)
+			}
+			for _, g := range result.Grants {
+				if g.Allowed != g.Replicas {
+					t.Fatalf("round %d: %s of %s rests at %d, its share is %d", round, g.Name, name, g.Allowed, g.Replicas)
+				}
 			}
 		}
 	}
@@ -271,9 +422,9 @@ func TestShareIsDeterministic(t *testing.T) {
 			}
 		}
 		total := r.Int32N(300)
-		first := Share(total, 0, queues)
+		first := alone(total, 0, queues)
 		r.Shuffle(len(queues), func(i, j int) { queues[i], queues[j] = queues[j], queues[i] })
-		if again := Share(total, 0, queues); !reflect.DeepEqual(first, again) {
+		if again := alone(total, 0, queues); !reflect.DeepEqual(first, again) {
 			t.Fatalf("the order of the queues changed the outcome:\n%s", cmp.Diff(first, again))
 		}
 	}

@@ -57,13 +57,37 @@ type Grant struct {
 	MayRoll bool
 }
 
-// Result is the state of the ledger.
+// Database is the part of one database in the ledger of its server.
+type Database struct {
+	// Name breaks ties.
+	Name string
+	// Limits bound it. Those of databases on one server may differ.
+	Limits Limits
+	// Orphaned is what pods hold that belong to no queue any more.
+	Orphaned int32
+	Queues   []Queue
+}
+
+// Held is what is held now or may be: by the operator and the reaper, and by all pods.
+func (d Database) Held() int32 {
+	held := plus(Overhead, d.Orphaned)
+	for _, q := range d.Queues {
+		held = plus(held, q.held())
+	}
+	return held
+}
+
+// Result is the state of the ledger for one database.
 type Result struct {
-	// Total is the budget, Overhead what the operator and the reaper take of it.
-	Total, Overhead int32
-	// Held is what is held now or may be, the overhead included; Allocated is the
-	// same after every queue has done what it is allowed.
+	// Overhead is what the operator and the reaper take.
+	Overhead int32
+	// Held is [Database.Held]; Allocated is the same after every queue has done what
+	// it is allowed.
 	Held, Allocated int32
+	// Elsewhere is what is allocated to the server's other databases.
+	Elsewhere int32
+	// Exceeded is true when more is allocated than a limit has.
+	Exceeded bool
 	// Missing is how many connections the minimums lack; 0 when they fit.
 	Missing int32
 	// Grants are sorted by name.
@@ -79,90 +103,159 @@ func (r Result) For(name string) Grant {
 	return r.Grants[i]
 }
 
-// Share divides total between the queues: minimums first, then max-min fairness by
-// weight among those that want more. orphaned is what pods hold that belong to no
-// queue any more. A rollout that is to begin lowers the shares by what it will add.
-// What terminating pods hold does not: it comes back, and until it does it only
+// Share divides a server's connections between the queues of its databases, and
+// returns a Result for each by name: minimums first, then max-min fairness by weight
+// among those that want more, whichever database they are in. A queue gets no more
+// once its database is at its own limit, or all databases together are at what that
+// database allows for. A rollout that is to begin lowers the shares by what it will
+// add. What terminating pods hold does not: it comes back, and until it does it only
 // keeps queues from growing. Otherwise a queue that shrinks would, for its own pods
 // that go, have to shrink again.
 //
-// Whatever state it finds: if no more than total is held, then no more is held
-// after every queue has grown as allowed; and if more is held, no queue may grow.
-func Share(total, orphaned int32, queues []Queue) Result {
-	queues = slices.SortedFunc(slices.Values(queues), func(a, b Queue) int { return cmp.Compare(a.Name, b.Name) })
-	r := Result{Total: total, Overhead: Overhead, Held: plus(Overhead, orphaned)}
-	grantable := total - r.Held
-	for _, q := range queues {
-		r.Held = plus(r.Held, q.held())
-		grantable -= q.Surge
-	}
-	granted, missing := fair(grantable, queues)
-	r.Missing = missing
-	r.Grants = grow(total-r.Held, granted, queues)
-	r.Allocated = allocated(r, orphaned, queues)
-	return r
+// Whatever state it finds: as long as no database holds more than its own limit, and
+// all together no more than the largest of their limits for the server, that remains
+// so after every queue has grown as allowed. Where more is held, no queue may grow.
+func Share(databases ...Database) map[string]Result {
+	l := newLedger(databases)
+	granted, missing := l.fair()
+	grants := l.grow(granted)
+	return l.results(grants, missing)
 }
 
-// fair grants pods to queues: minimums first, then the rest.
-func fair(grantable int32, queues []Queue) (granted []int32, missing int32) {
-	granted = make([]int32, len(queues))
-	minimums := func(i int) int32 { return queues[i].minimum() }
-	left := fill(grantable, granted, queues, minimums)
-	for i, q := range queues {
-		missing = plus(missing, times(q.minimum()-granted[i], q.per()))
+// ledger is the state that Share works on: queues of all databases in one list, by
+// the names of databases and then of queues.
+type ledger struct {
+	databases []Database
+	queues    []Queue
+	of        []int // the database of each queue
+	together  int64 // the most that all databases may hold
+}
+
+func newLedger(databases []Database) *ledger {
+	l := &ledger{databases: slices.SortedFunc(slices.Values(databases), func(a, b Database) int { return cmp.Compare(a.Name, b.Name) })}
+	for d, db := range l.databases {
+		l.together = max(l.together, int64(db.Limits.Server))
+		for _, q := range slices.SortedFunc(slices.Values(db.Queues), func(a, b Queue) int { return cmp.Compare(a.Name, b.Name) }) {
+			l.queues, l.of = append(l.queues, q), append(l.of, d)
+		}
 	}
-	if missing == 0 {
-		fill(left, granted, queues, func(i int) int32 { return queues[i].wanted() })
+	return l
+}
+
+// fair grants pods to queues: minimums first, then the rest, in databases whose
+// minimums fit.
+func (l *ledger) fair() (granted, missing []int32) {
+	left := newRoom(l.databases)
+	for d, db := range l.databases {
+		left.take(d, plus(Overhead, db.Orphaned))
 	}
+	for i, q := range l.queues {
+		left.take(l.of[i], q.Surge)
+	}
+	granted, missing = make([]int32, len(l.queues)), make([]int32, len(l.databases))
+	l.fill(left, granted, func(i int) int32 { return l.queues[i].minimum() })
+	for i, q := range l.queues {
+		missing[l.of[i]] = plus(missing[l.of[i]], times(q.minimum()-granted[i], q.per()))
+	}
+	l.fill(left, granted, func(i int) int32 {
+		if missing[l.of[i]] > 0 {
+			return granted[i]
+		}
+		return l.queues[i].wanted()
+	})
 	return granted, missing
 }
 
 // grow turns shares into what is allowed now. Rollouts come first, since they
-// end; then queues grow into what is free, again fairly.
-func grow(free int32, granted []int32, queues []Queue) []Grant {
-	grants := make([]Grant, len(queues))
-	allowed := make([]int32, len(queues))
-	for i, q := range queues {
+// end; then queues grow into what is free, again fairly. What is free on the server
+// is the same for all: shares are within it, and one that is due to a database with
+// a lower limit must not wait until all others are below that.
+func (l *ledger) grow(granted []int32) []Grant {
+	free := newRoom(l.databases)
+	for d, db := range l.databases {
+		free.server[d] = l.together
+		free.take(d, db.Held())
+	}
+	grants := make([]Grant, len(l.queues))
+	allowed := make([]int32, len(l.queues))
+	for i, q := range l.queues {
 		allowed[i] = min(q.Live, granted[i])
 		grants[i] = Grant{Name: q.Name, Replicas: granted[i], Connections: times(granted[i], q.per())}
-		if q.Surge > 0 && q.Surge <= free {
+		if q.Surge > 0 && free.fits(l.of[i], q.Surge) {
 			grants[i].MayRoll = true
-			free -= q.Surge
+			free.take(l.of[i], q.Surge)
 		}
 	}
 	growing := func(i int) int32 {
-		if queues[i].Live >= granted[i] {
+		if l.queues[i].Live >= granted[i] {
 			return allowed[i]
 		}
 		return granted[i]
 	}
-	fill(free, allowed, queues, growing)
+	l.fill(free, allowed, growing)
 	for i := range grants {
 		grants[i].Allowed = allowed[i]
 	}
 	return grants
 }
 
-// allocated adds up what will be held once every queue has done as allowed. A
-// queue that is to shrink still holds its pods until they are gone.
-func allocated(r Result, orphaned int32, queues []Queue) int32 {
-	sum := plus(r.Overhead, orphaned)
-	for i, q := range queues {
-		sum = plus(sum, times(max(q.Live, r.Grants[i].Allowed), q.per()))
-		sum = plus(sum, q.leaving())
-		if r.Grants[i].MayRoll {
-			sum = plus(sum, q.Surge)
+// results adds up. A queue that is to shrink still holds its pods until they are gone.
+func (l *ledger) results(grants []Grant, missing []int32) map[string]Result {
+	results := make([]Result, len(l.databases))
+	for d, db := range l.databases {
+		results[d] = Result{Overhead: Overhead, Held: db.Held(), Allocated: plus(Overhead, db.Orphaned), Missing: missing[d]}
+	}
+	for i, q := range l.queues {
+		r, g := &results[l.of[i]], grants[i]
+		r.Grants = append(r.Grants, g)
+		r.Allocated = plus(r.Allocated, plus(times(max(q.Live, g.Allowed), q.per()), q.leaving()))
+		if g.MayRoll {
+			r.Allocated = plus(r.Allocated, q.Surge)
 		}
 	}
-	return sum
+	var all int32
+	for _, r := range results {
+		all = plus(all, r.Allocated)
+	}
+	byName := make(map[string]Result, len(results))
+	for d, r := range results {
+		r.Elsewhere = all - r.Allocated
+		r.Exceeded = r.Allocated > l.databases[d].Limits.Own || int64(all) > l.together
+		byName[l.databases[d].Name] = r
+	}
+	return byName
+}
+
+// room is what is left for each database: of its own limit, and of what it allows
+// for all of them.
+type room struct {
+	own, server []int64
+	taken       int64 // by all of them
+}
+
+func newRoom(databases []Database) *room {
+	r := &room{}
+	for _, db := range databases {
+		r.own, r.server = append(r.own, int64(db.Limits.Own)), append(r.server, int64(db.Limits.Server))
+	}
+	return r
+}
+
+func (r *room) fits(database int, connections int32) bool {
+	return int64(connections) <= min(r.own[database], r.server[database]-r.taken)
+}
+
+func (r *room) take(database int, connections int32) {
+	r.own[database] -= int64(connections)
+	r.taken += int64(connections)
 }
 
 // fill hands out pods one at a time, each to the queue that holds the fewest
 // connections for its weight, until every queue has what it may have or nothing
-// fits any more. It adds to pods and returns what is left.
-func fill(connections int32, pods []int32, queues []Queue, most func(i int) int32) int32 {
-	h := &byLevel{queues: queues, pods: pods}
-	for i := range queues {
+// fits any more. It adds to pods and takes from left.
+func (l *ledger) fill(left *room, pods []int32, most func(i int) int32) {
+	h := &byLevel{queues: l.queues, pods: pods}
+	for i := range l.queues {
 		if pods[i] < most(i) {
 			h.order = append(h.order, i)
 		}
@@ -170,11 +263,11 @@ func fill(connections int32, pods []int32, queues []Queue, most func(i int) int3
 	heap.Init(h)
 	for h.Len() > 0 {
 		i := h.order[0]
-		if queues[i].per() > connections {
-			heap.Pop(h) // another, with smaller pods, may still fit
+		if !left.fits(l.of[i], l.queues[i].per()) {
+			heap.Pop(h) // another, with smaller pods or in another database, may still fit
 			continue
 		}
-		connections -= queues[i].per()
+		left.take(l.of[i], l.queues[i].per())
 		pods[i]++
 		if pods[i] < most(i) {
 			heap.Fix(h, 0)
@@ -182,11 +275,10 @@ func fill(connections int32, pods []int32, queues []Queue, most func(i int) int3
 			heap.Pop(h)
 		}
 	}
-	return connections
 }
 
 // byLevel orders queues by the connections they would hold for their weight with
-// one pod more, and then by name, which is the order of the queues.
+// one pod more, and then by name, which is their order in the ledger.
 type byLevel struct {
 	queues []Queue
 	pods   []int32

@@ -23,28 +23,36 @@ type Spec struct {
 type Server struct {
 	// Max and Reserved are max_connections and the part of it that is reserved.
 	Max, Reserved int32
-	// Others is what clients hold that are not ours.
+	// Others is what clients hold that no ledger has.
 	Others int32
 }
 
-// Total is how many connections workers, reapers and the operator may hold
-// together: never more than other clients leave of the server. It is known when the
-// number is fixed or the server has been sampled.
-func Total(spec Spec, server *Server) (total int32, known bool) {
-	if server == nil {
-		if spec.Connections == nil {
-			return 0, false
-		}
-		return max(0, *spec.Connections), true
-	}
+// Limits bound a database's connections: those of its workers, its reaper and the
+// operator's to it.
+type Limits struct {
+	// Own is the most that the database may hold itself.
+	Own int32
+	// Server is the most that all job queue databases of its server may hold together
+	// for this one to get more.
+	Server int32
+}
+
+// Budget is the most that the database can ever hold.
+func (l Limits) Budget() int32 { return min(l.Own, l.Server) }
+
+// Limits are what a budget comes to on a server, and never more than other clients
+// leave of it. A number bounds this database. A share bounds what the job queues of
+// the whole server hold, since what it leaves is meant for other clients.
+func (s Spec) Limits(server Server) Limits {
 	free := max(0, int64(server.Max)-int64(server.Reserved)-int64(server.Others))
 	switch {
-	case spec.Connections != nil:
-		return int32(min(free, max(0, int64(*spec.Connections)))), true
-	case spec.Percent != nil:
-		return int32(free * int64(*spec.Percent) / 100), true
+	case s.Percent != nil:
+		share := int32(free * int64(*s.Percent) / 100)
+		return Limits{Own: share, Server: share}
+	case s.Connections != nil:
+		return Limits{Own: int32(min(free, int64(max(0, *s.Connections)))), Server: int32(free)}
 	}
-	return 0, false
+	return Limits{}
 }
 
 // Smoother evens out the number of other clients' connections. A share of what

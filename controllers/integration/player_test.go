@@ -31,6 +31,8 @@ type player struct {
 
 	slowDrain atomic.Bool
 	unready   atomic.Bool
+	// plugs, if set, opens the connections of the pods.
+	plugs atomic.Pointer[plugs]
 
 	mu      sync.Mutex
 	serial  int
@@ -157,7 +159,9 @@ func (p *player) make(ctx context.Context, d *appsv1.Deployment) {
 		Spec: *d.Spec.Template.Spec.DeepCopy(),
 	}
 	pod.Spec.NodeName = "node" // bound, so that deleting it is graceful
-	_ = k8s.Create(ctx, pod)
+	if k8s.Create(ctx, pod) == nil {
+		p.plugs.Load().plug(ctx, pod)
+	}
 }
 
 func (p *player) setReady(ctx context.Context, pod *corev1.Pod, ready bool) {
@@ -176,6 +180,7 @@ func (p *player) setReady(ctx context.Context, pod *corev1.Pod, ready bool) {
 }
 
 func (p *player) letGo(ctx context.Context, pod *corev1.Pod) {
+	p.plugs.Load().unplug(pod)
 	_ = k8s.Delete(ctx, pod, client.GracePeriodSeconds(0))
 }
 
@@ -186,6 +191,7 @@ func (p *player) letOneGo() bool {
 	Expect(k8s.List(ctx, &pods, client.InNamespace(p.ns))).To(Succeed())
 	for i := range pods.Items {
 		if pods.Items[i].DeletionTimestamp != nil {
+			p.plugs.Load().unplug(&pods.Items[i])
 			Expect(client.IgnoreNotFound(k8s.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0)))).To(Succeed())
 			return true
 		}

@@ -23,10 +23,11 @@ import (
 
 var worlds atomic.Int64
 
-// world is a namespace with an operator that watches it alone, a database, and a
-// player for its pods.
+// world is a namespace with an operator that watches it alone, or with others, a
+// database, and a player for its pods.
 type world struct {
 	ns     string
+	watch  []string // the operator's namespaces
 	dbURL  string
 	player *player
 	queue  *queue.Client
@@ -37,7 +38,16 @@ type world struct {
 func newWorld() *world { return newWorldOn(postgres) }
 
 func newWorldOn(server *pgtest.Server) *world {
+	w := makeWorld(server)
+	w.start()
+	DeferCleanup(func() { w.stop(); w.player.stop() })
+	return w
+}
+
+// makeWorld makes a world without an operator.
+func makeWorld(server *pgtest.Server) *world {
 	w := &world{ns: fmt.Sprintf("w%d", worlds.Add(1))}
+	w.watch = []string{w.ns}
 	ctx := within(20 * time.Second)
 	Expect(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}})).To(Succeed())
 	admin, err := pgx.Connect(ctx, server.URL("postgres"))
@@ -50,16 +60,14 @@ func newWorldOn(server *pgtest.Server) *world {
 	Expect(err).NotTo(HaveOccurred())
 	w.setSecret("db", w.dbURL)
 	w.player = newPlayer(w.ns)
-	w.start()
-	DeferCleanup(func() { w.stop(); w.player.stop() })
 	return w
 }
 
-// start runs an operator for the namespace; stop ends it and waits for its end.
+// start runs an operator for the namespaces; stop ends it and waits for its end.
 func (w *world) start() {
 	scheme, err := controllers.Scheme()
 	Expect(err).NotTo(HaveOccurred())
-	caches, err := controllers.CacheOptions(w.ns)
+	caches, err := controllers.CacheOptions(w.watch...)
 	Expect(err).NotTo(HaveOccurred())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: caches, Metrics: metricsserver.Options{BindAddress: "0"},

@@ -137,7 +137,7 @@ func (s *sampler) try(ctx context.Context) {
 	} else {
 		s.failures = 0
 		s.record(sample)
-		next.Sample, next.ReadAt = &sample, s.hub.now()
+		next.see(sample, s.hub.now())
 		next.Others = s.others.Add(int32(min(sample.OtherConnections, 1<<30)))
 		next.Rates = s.rates()
 		token(s.usable)

@@ -29,11 +29,14 @@ type State struct {
 	// was, on the operator's clock, which is only compared with itself.
 	Sample *queue.Sample
 	ReadAt time.Time
+	// ServerSince is the ReadAt of the first sample that showed the same
+	// ServerStartedAt as the latest one.
+	ServerSince time.Time
 	// Interval is the configured one.
 	Interval time.Duration
 	// SchemaVersion is the version found; 0 when there is none.
 	SchemaVersion int
-	// Others is the number of other clients' connections, evened out.
+	// Others is the number of connections that are not of job queues, evened out.
 	Others int32
 	// Rates are measured over the past samples, by queue.
 	Rates map[string]scaling.Rates
@@ -71,6 +74,14 @@ func (s State) Fresh(now time.Time) (bool, Problem) {
 		return false, Problem{Reason: ReasonStale, Message: "the latest sample is older than three intervals"}
 	}
 	return true, Problem{}
+}
+
+// see takes a new sample.
+func (s *State) see(sample queue.Sample, now time.Time) {
+	if s.Sample == nil || !s.Sample.ServerStartedAt.Equal(sample.ServerStartedAt) {
+		s.ServerSince = now
+	}
+	s.Sample, s.ReadAt = &sample, now
 }
 
 // Released reports whether the owner of a queue has been cleared as asked.

@@ -154,8 +154,17 @@ var _ = Describe("the sample (S1, S6)", func() {
 			Expect(s.MaxConnections).To(Equal(200))
 			Expect(s.ReservedConnections).To(Equal(3))
 			Expect(s.OtherConnections).To(BeNumerically(">=", 1))
+			Expect(s.Database).To(Equal(e.db.Name))
+			Expect(s.ServerStartedAt).To(BeTemporally("==", query[time.Time](e, `SELECT pg_postmaster_start_time()`)))
 			return s.OurConnections
 		}).Should(Equal(2))
+
+		beside, err := pgx.ParseConfig(e.db.Server.URL("postgres"))
+		Expect(err).NotTo(HaveOccurred())
+		beside.RuntimeParams["application_name"] = "jobqueue:worker:other"
+		neighbour, err := pgx.ConnectConfig(e.ctx, beside)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = neighbour.Close(e.ctx) })
 
 		// The functions' owner sees little of other roles' sessions, but enough.
 		e.run(`CREATE ROLE plain LOGIN; CREATE ROLE caller LOGIN`)
@@ -185,6 +194,10 @@ var _ = Describe("the sample (S1, S6)", func() {
 		s, err := c.Sample(e.ctx, caller)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(s.OurConnections).To(Equal(2))
+		Eventually(func() (int, error) {
+			s, err := c.Sample(e.ctx, caller)
+			return s.ElsewhereConnections, err
+		}).Should(Equal(1))
 		Expect(s.OtherConnections).To(BeNumerically(">=", 3))
 		_, err = caller.Exec(e.ctx, `SELECT * FROM plain.jobs`)
 		Expect(err).To(MatchError(ContainSubstring("permission denied")))
