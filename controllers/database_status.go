@@ -118,7 +118,7 @@ func setDatabaseBudget(c conditions, p *page) {
 			p.shares.Missing, p.total, p.shares.Overhead, p.company()))
 	case p.shares.Exceeded:
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetOverdrawn, fmt.Sprintf(
-			"%d connections are promised, more than the budget of %d has by now: no pods are added until enough of them are gone%s",
+			"more connections are promised than there are by now, %d of them from the budget of %d: no pods are added until enough are gone%s",
 			p.shares.Allocated, p.total, p.company()))
 	case p.short():
 		c.set(v1alpha1.ConditionBudgetConstrained, true, v1alpha1.ReasonBudgetExhausted, fmt.Sprintf(

@@ -110,6 +110,20 @@ var _ = Describe("two QueueDatabases on one server", func() {
 		Eventually(func() time.Time { return get(dbY).Status.LastSampleTime.Time }).Should(BeTemporally(">", before), "the new operator samples")
 		steady()
 
+		By("also when it starts anew and cannot reach one of the databases")
+		allow := func(allowed bool) {
+			_, err := monitor.Exec(within(10*time.Second), fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", y.ns, allowed))
+			Expect(err).NotTo(HaveOccurred())
+		}
+		x.stop()
+		allow(false)
+		x.start()
+		Eventually(condition(dbY, v1alpha1.ConditionDatabaseReachable)).Should(Equal("False/ConnectionFailed"))
+		steady()
+		allow(true)
+		Eventually(condition(dbY, v1alpha1.ConditionDatabaseReachable)).Should(Equal("True/Connected"))
+		steady()
+
 		By("what one gives up goes to the other")
 		change(qx, func(q *v1alpha1.JobQueue) { q.Spec.Replicas = new(int32(0)) })
 		Eventually(y.replicas("reports")).Should(BeNumerically("==", 6))
