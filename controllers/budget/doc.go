@@ -1,4 +1,4 @@
-// Package budget shares a database's connections between queues.
+// Package budget shares a server's connections between the queues of its databases.
 //
 // The ledger counts connections, not replicas, and counts every pod that exists
 // or may exist: ready, starting and terminating ones, and those that a rollout
