@@ -110,7 +110,7 @@ func appendBatch(runs []Run, rows pgx.Rows, queue string) ([]Run, error) {
 		key                    []byte
 		ids                    []int64
 		kinds                  []string
-		payloads               []string
+		payloads               [][]byte
 		priorities             []int16
 		attempts, maxAttempts  []int32
 		createdAt, availableAt []time.Time
@@ -125,7 +125,7 @@ func appendBatch(runs []Run, rows pgx.Rows, queue string) ([]Run, error) {
 	for slot, id := range ids {
 		runs = append(runs, Run{
 			Ref: Ref{ID: id, Token: joinToken(batchKey(key), slot)}, Queue: queue, Kind: kinds[slot],
-			Payload: json.RawMessage(payloads[slot]), Priority: priorities[slot],
+			Payload: payloads[slot], Priority: priorities[slot],
 			Attempt: int(attempts[slot]), MaxAttempts: int(maxAttempts[slot]),
 			CreatedAt: createdAt[slot], AvailableAt: availableAt[slot], StartedAt: startedAt, Deadline: deadline,
 			Timeout: time.Duration(timeoutMS) * time.Millisecond, Lease: time.Duration(leaseMS) * time.Millisecond,

@@ -88,6 +88,8 @@ func Handle[T any](w *Worker, kind string, h func(ctx context.Context, job *Job[
 		if err := json.Unmarshal(held.Payload, &job.Args); err != nil {
 			return Permanent(fmt.Errorf("worker: decode the payload of kind %q: %w", held.Kind, err))
 		}
+		// Results may wait for the database for long, and in thousands.
+		held.Payload = nil
 		return h(ctx, &job)
 	})
 }
