@@ -27,6 +27,8 @@ type Sample struct {
 	ServerStartedAt time.Time
 	// InRecovery is true on a standby, where nothing can be claimed.
 	InRecovery bool
+	// Horizon is what HorizonHolder returns.
+	Horizon *HorizonHolder
 	// Queues holds every declared queue by name, empty ones too.
 	Queues map[string]QueueSample
 }
@@ -87,15 +89,16 @@ func (c *Client) Sample(ctx context.Context, db DB) (Sample, error) {
 // parseSample decodes the JSON that the function sample returns.
 func parseSample(raw []byte) (Sample, error) {
 	var wire struct {
-		TakenAt              time.Time `json:"taken_at"`
-		MaxConnections       int       `json:"max_connections"`
-		ReservedConnections  int       `json:"reserved_connections"`
-		OurConnections       int       `json:"our_connections"`
-		ElsewhereConnections int       `json:"elsewhere_connections"`
-		OtherConnections     int       `json:"other_connections"`
-		Database             string    `json:"database"`
-		ServerStartedAt      time.Time `json:"server_started_at"`
-		InRecovery           bool      `json:"in_recovery"`
+		TakenAt              time.Time    `json:"taken_at"`
+		MaxConnections       int          `json:"max_connections"`
+		ReservedConnections  int          `json:"reserved_connections"`
+		OurConnections       int          `json:"our_connections"`
+		ElsewhereConnections int          `json:"elsewhere_connections"`
+		OtherConnections     int          `json:"other_connections"`
+		Database             string       `json:"database"`
+		ServerStartedAt      time.Time    `json:"server_started_at"`
+		InRecovery           bool         `json:"in_recovery"`
+		Horizon              *horizonWire `json:"horizon"`
 		Queues               map[string]struct {
 			Pending          int64   `json:"pending"`
 			PendingCapped    bool    `json:"pending_capped"`
@@ -132,6 +135,7 @@ func parseSample(raw []byte) (Sample, error) {
 		Database:             wire.Database,
 		ServerStartedAt:      wire.ServerStartedAt,
 		InRecovery:           wire.InRecovery,
+		Horizon:              wire.Horizon.holder(),
 		Queues:               make(map[string]QueueSample, len(wire.Queues)),
 	}
 	for name, q := range wire.Queues {

@@ -12,7 +12,7 @@ import (
 type statements struct {
 	enqueue, enqueueMany, claim, heartbeat, release, unregister string
 	succeed, fail, snooze, discard, cancel                      string
-	reap, sample, setPolicy, getPolicy, releaseOwner            string
+	reap, sample, horizon, setPolicy, getPolicy, releaseOwner   string
 	listDead, requeue, requeueKind, purgeDead                   string
 	getJob, listJobs                                            string
 }
@@ -40,6 +40,7 @@ func newStatements(schema string) statements {
 		cancel:       call("id", "cancel", "$1::bigint[], $2::text"),
 		reap:         call("returned, buried, promoted, workers_removed, finished_purged, dead_purged, more", "reap", "$1::text, $2::integer, $3::boolean"),
 		sample:       call("s", "sample", "") + " AS s",
+		horizon:      call("to_jsonb(h)", "horizon_holder", "") + " AS h",
 		setPolicy:    call("1", "set_policy", "$1::text, $2::jsonb"),
 		getPolicy:    call("p", "get_policy", "$1::text") + " AS p",
 		releaseOwner: call("1", "release_owner", "$1::text, $2::text"),

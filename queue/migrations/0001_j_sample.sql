@@ -109,6 +109,7 @@ BEGIN
         'in_recovery', pg_is_in_recovery(),
         'database', current_database(),
         'server_started_at', pg_postmaster_start_time(),
+        'horizon', (SELECT to_jsonb(h) FROM {{schema}}.horizon_holder() h),
         'max_connections', current_setting('max_connections')::integer,
         'reserved_connections', current_setting('superuser_reserved_connections')::integer
             + coalesce(current_setting('reserved_connections', true)::integer, 0),
@@ -147,5 +148,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.sample(integer) IS
 'Returns a look at all queues and at the server''s connections as one JSON object, at a cost bounded by cap (1 to 1000000) rows counted per queue and state, and writes nothing, so it works on a standby.
-taken_at, in_recovery, database, server_started_at, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), elsewhere_connections (the same, to other databases of the server), other_connections, and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), unhandled and unhandled_kind (of the first 100 ready jobs those that have waited for a minute and whose kind none of the live workers asks for, though one has been up as long; and the first of the kinds, or empty), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
+taken_at, in_recovery, database, server_started_at, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), elsewhere_connections (the same, to other databases of the server), other_connections, horizon (what horizon_holder() returns, or null), and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), unhandled and unhandled_kind (of the first 100 ready jobs those that have waited for a minute and whose kind none of the live workers asks for, though one has been up as long; and the first of the kinds, or empty), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
 Errors: JQ005 bad argument.';
