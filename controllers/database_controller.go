@@ -30,7 +30,9 @@ type databaseReconciler struct {
 	now         func() time.Time
 	image       string
 	pull        corev1.PullPolicy
-	written     lastWritten[v1alpha1.QueueDatabaseStatus]
+	// horizonLimit is how long the horizon may be held without a warning.
+	horizonLimit time.Duration
+	written      lastWritten[v1alpha1.QueueDatabaseStatus]
 }
 
 // Reconcile observes a QueueDatabase, sets its sampler to work, applies the reaper

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,8 +58,9 @@ func reachable(reason string) bool {
 // report writes the status if it is due, and announces what has changed.
 func (r *databaseReconciler) report(ctx context.Context, db *v1alpha1.QueueDatabase, f databaseFindings) error {
 	before := r.written.of(keyOf(db), db.UID, db.Status)
-	after := databaseStatus(db.Generation, *before.DeepCopy(), f)
+	after := databaseStatus(db.Generation, *before.DeepCopy(), f, r.horizonLimit)
 	databaseMetrics(db, f, after)
+	horizonMetrics(keyOf(db), f.state, before.HorizonHolder, after.HorizonHolder)
 	if !r.clock.due(db.UID, databaseChange(before, after), r.now()) {
 		return nil
 	}
@@ -71,11 +73,12 @@ func (r *databaseReconciler) report(ctx context.Context, db *v1alpha1.QueueDatab
 	}
 	r.written.keep(keyOf(db), db.UID, after)
 	announce(r.recorder, db, before.Conditions, after.Conditions)
+	announceHorizon(r.recorder, db, before, after)
 	return nil
 }
 
 // databaseStatus is the former status brought up to date.
-func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f databaseFindings) v1alpha1.QueueDatabaseStatus {
+func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f databaseFindings, horizonLimit time.Duration) v1alpha1.QueueDatabaseStatus {
 	s.ObservedGeneration = generation
 	c := conditions{list: &s.Conditions, generation: generation}
 	if f.state.Attempted {
@@ -96,6 +99,10 @@ func databaseStatus(generation int64, s v1alpha1.QueueDatabaseStatus, f database
 	}
 	setReachable(c, f.problem())
 	setDatabaseBudget(c, f.ledger)
+	if f.state.Sample != nil { // what was seen last stands
+		s.HorizonHolder = horizonHolder(s.HorizonHolder, f.state, horizonLimit)
+		setHorizon(c, s.HorizonHolder, f.state.Sample, horizonLimit)
+	}
 	setDatabaseReady(c, f)
 	return s
 }

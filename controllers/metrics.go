@@ -41,7 +41,11 @@ var (
 	metricOthers    = gauge("connections_of_others", "Connections that other clients hold.", databaseLabels)
 	metricMax       = gauge("connections_max", "The server's max_connections.", databaseLabels)
 	metricReachable = gauge("database_reachable", "1 when the latest sample was read, else 0.", databaseLabels)
-	metricSamples   = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	metricHorizon   = gauge("horizon_age_seconds", "Time for which the oldest snapshot or transaction has kept dead rows from being removed; 0 when there is none.", databaseLabels)
+	metricHorizonTx = gauge("horizon_age_transactions", "Transactions since the oldest one that a snapshot still needs; 0 when there is none.", databaseLabels)
+	metricHolder    = gauge("horizon_holder_info", "1 for what has held the horizon for too long. There is no series when nothing has.",
+		append([]string{"kind", "name", "pid", "application", "user"}, databaseLabels...))
+	metricSamples = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "jobqueue", Subsystem: "operator", Name: "sample_duration_seconds",
 		Help: "Time to sample a database.", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
 	}, databaseLabels)
@@ -50,7 +54,7 @@ var (
 	}, append([]string{"reason"}, databaseLabels...))
 
 	queueGauges    = []*prometheus.GaugeVec{metricOldest, metricTarget, metricPending, metricScheduled, metricRunning, metricDead, metricUnhandled, metricNeeded, metricDesired, metricReady}
-	databaseGauges = []*prometheus.GaugeVec{metricBudget, metricAllocated, metricInUse, metricOthers, metricMax, metricReachable}
+	databaseGauges = []*prometheus.GaugeVec{metricBudget, metricAllocated, metricInUse, metricOthers, metricMax, metricReachable, metricHorizon, metricHorizonTx, metricHolder}
 )
 
 func init() {

@@ -59,6 +59,7 @@ type settings struct {
 	now   func() time.Time
 	names string
 	hub   []sampler.Option
+	held  time.Duration
 }
 
 // WithOperatorImage names the image of reapers that choose none themselves.
@@ -77,6 +78,10 @@ func WithSamplerOptions(o ...sampler.Option) Option {
 
 // WithNameSuffix tells controllers of several managers in one process apart.
 func WithNameSuffix(suffix string) Option { return func(s *settings) { s.names = suffix } }
+
+// WithHorizonLimit sets how long a session, slot or the like may hold the database's
+// horizon before the QueueDatabase warns of it; five minutes by default.
+func WithHorizonLimit(d time.Duration) Option { return func(s *settings) { s.held = d } }
 
 // Scheme knows every kind that the operator deals with.
 func Scheme() (*runtime.Scheme, error) {
@@ -117,7 +122,7 @@ func CacheOptions(namespaces ...string) (cache.Options, error) {
 // Setup adds the sampler and both controllers to a manager, whose cache must have
 // been made with CacheOptions.
 func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
-	s := settings{now: time.Now}
+	s := settings{now: time.Now, held: defaultHorizonLimit}
 	for _, o := range opts {
 		o(&s)
 	}
@@ -136,6 +141,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books,
 		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(),
 		recorder: mgr.GetEventRecorder("jobqueue-operator"), now: s.now, image: s.image, pull: s.pull,
+		horizonLimit: s.held,
 	}
 	queues := &queueReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books, memories: newMemories(),

@@ -26,6 +26,9 @@ const (
 	// ConditionJobsUnhandled is true when jobs wait whose kind no worker handles. They
 	// hold the oldest age, and with it the replicas, up.
 	ConditionJobsUnhandled = "JobsUnhandled"
+	// ConditionHorizonHeld is true while something has kept an old snapshot or
+	// transaction for so long that dead rows of the queues' tables pile up.
+	ConditionHorizonHeld = "HorizonHeld"
 )
 
 // Reasons of conditions and events.
@@ -60,4 +63,9 @@ const (
 	ReasonScaled               = "Scaled"
 	ReasonUnknownKind          = "UnknownKind"
 	ReasonKindsKnown           = "KindsKnown"
+	ReasonOldSession           = "OldSession"
+	ReasonPreparedTransaction  = "PreparedTransaction"
+	ReasonReplicationSlot      = "ReplicationSlot"
+	ReasonStandby              = "Standby"
+	ReasonHorizonAdvances      = "HorizonAdvances"
 )

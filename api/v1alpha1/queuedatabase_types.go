@@ -122,7 +122,7 @@ type QueueDatabaseStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Conditions: Ready, Reconciling, Stalled, DatabaseReachable, BudgetConstrained.
+	// Conditions: Ready, Reconciling, Stalled, DatabaseReachable, BudgetConstrained, HorizonHeld.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -145,6 +145,38 @@ type QueueDatabaseStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Grants []ConnectionGrant `json:"grants,omitempty"`
+
+	// What has kept dead rows of the queues' tables from being removed for longer
+	// than five minutes. Absent when nothing has.
+	// +optional
+	HorizonHolder *HorizonHolder `json:"horizonHolder,omitempty"`
+}
+
+// HorizonHolder is what has the oldest snapshot or transaction that vacuum has to mind.
+type HorizonHolder struct {
+	// session, prepared transaction, replication slot or standby.
+	Kind string `json:"kind"`
+	// Name of the prepared transaction or of the slot.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Database of the session or of the prepared transaction.
+	// +optional
+	Database string `json:"database,omitempty"`
+	// Process id in PostgreSQL of the session, or of the walsender of a standby or slot.
+	// +optional
+	PID int32 `json:"pid,omitempty"`
+	// The application_name of that process.
+	// +optional
+	ApplicationName string `json:"applicationName,omitempty"`
+	// User of that process, or owner of the prepared transaction.
+	// +optional
+	User string `json:"user,omitempty"`
+	// Since when, on the database's clock: the start of the session's transaction, the time
+	// when a transaction was prepared, or, where PostgreSQL shows no such time, when
+	// the operator first saw it.
+	Since metav1.Time `json:"since"`
+	// The oldest transaction that it still needs, a number of 32 bits.
+	Xmin int64 `json:"xmin"`
 }
 
 // DatabaseConnections counts a server's connections.

@@ -32,13 +32,16 @@ type world struct {
 	player *player
 	queue  *queue.Client
 	stop   func()
+	// options are the operator's, besides those that all worlds have.
+	options []controllers.Option
 }
 
 // newWorld makes a world whose operator runs.
 func newWorld() *world { return newWorldOn(postgres) }
 
-func newWorldOn(server *pgtest.Server) *world {
+func newWorldOn(server *pgtest.Server, options ...controllers.Option) *world {
 	w := makeWorld(server)
+	w.options = options
 	w.start()
 	DeferCleanup(func() { w.stop(); w.player.stop() })
 	return w
@@ -75,10 +78,10 @@ func (w *world) start() {
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	suffix := "-" + w.ns + "-" + strconv.FormatInt(worlds.Add(1), 10)
-	Expect(controllers.Setup(ctx, mgr,
+	Expect(controllers.Setup(ctx, mgr, append([]controllers.Option{
 		controllers.WithNameSuffix(suffix), controllers.WithOperatorImage("registry.example/jobqueue:test"),
 		controllers.WithSamplerOptions(sampler.WithBackoff(100*time.Millisecond, time.Second)),
-	)).To(Succeed())
+	}, w.options...)...)).To(Succeed())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	w.stop = func() {

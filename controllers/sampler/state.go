@@ -32,6 +32,9 @@ type State struct {
 	// ServerSince is the ReadAt of the first sample that showed the same
 	// ServerStartedAt as the latest one.
 	ServerSince time.Time
+	// HorizonSince is when the sample's holder of the horizon was first seen to hold
+	// it where it is, on the database's clock; zero without one.
+	HorizonSince time.Time
 	// Interval is the configured one.
 	Interval time.Duration
 	// SchemaVersion is the version found; 0 when there is none.
@@ -81,7 +84,22 @@ func (s *State) see(sample queue.Sample, now time.Time) {
 	if s.Sample == nil || !s.Sample.ServerStartedAt.Equal(sample.ServerStartedAt) {
 		s.ServerSince = now
 	}
+	s.HorizonSince = s.horizonSince(sample)
 	s.Sample, s.ReadAt = &sample, now
+}
+
+// horizonSince is HorizonSince of a sample that comes after this state.
+func (s *State) horizonSince(sample queue.Sample) time.Time {
+	now := sample.Horizon
+	if now == nil {
+		return time.Time{}
+	}
+	if s.Sample != nil && s.Sample.Horizon != nil {
+		if was := s.Sample.Horizon; was.Same(*now) && was.Xmin == now.Xmin {
+			return s.HorizonSince
+		}
+	}
+	return sample.TakenAt
 }
 
 // Released reports whether the owner of a queue has been cleared as asked.
