@@ -20,7 +20,47 @@ import (
 type statusReport struct {
 	TakenAt     time.Time         `json:"takenAt"`
 	Connections connectionsReport `json:"connections"`
+	Horizon     *horizonReport    `json:"horizon,omitempty"`
 	Queues      []queueReport     `json:"queues"`
+}
+
+// horizonReport is what keeps dead rows from being removed at this moment. AgeSeconds
+// is absent where PostgreSQL keeps no time, or hides it.
+type horizonReport struct {
+	Kind            queue.HolderKind `json:"kind"`
+	Name            string           `json:"name,omitempty"`
+	Database        string           `json:"database,omitempty"`
+	PID             int              `json:"pid,omitempty"`
+	Application     string           `json:"applicationName,omitempty"`
+	User            string           `json:"user,omitempty"`
+	State           string           `json:"state,omitempty"`
+	AgeSeconds      *float64         `json:"ageSeconds,omitempty"`
+	AgeTransactions int64            `json:"ageTransactions"`
+	Hidden          bool             `json:"hidden,omitempty"`
+	words           string
+}
+
+// horizonShown is the least age of a transaction that the table shows: on a busy
+// database there always is one.
+const horizonShown = time.Minute
+
+func newHorizonReport(h *queue.HorizonHolder) *horizonReport {
+	if h == nil {
+		return nil
+	}
+	r := &horizonReport{
+		Kind: h.Kind, Name: h.Name, Database: h.Database, PID: h.PID, Application: h.Application, User: h.User, State: h.State,
+		AgeTransactions: h.XminAge, Hidden: h.Hidden,
+	}
+	since := "for an unknown time"
+	if !h.Started.IsZero() {
+		s := h.Age.Seconds()
+		r.AgeSeconds, since = &s, "for "+age(s)
+	}
+	if h.Started.IsZero() || h.Age >= horizonShown {
+		r.words = fmt.Sprintf("dead rows are kept by %s\n%s, %d transactions; %s", h, since, h.XminAge, h.Remedy())
+	}
+	return r
 }
 
 type connectionsReport struct {
@@ -93,7 +133,8 @@ func newStatusReport(s queue.Sample, names []string) (statusReport, error) {
 			Max: s.MaxConnections, Reserved: s.ReservedConnections, Ours: s.OurConnections,
 			Others: s.ElsewhereConnections + s.OtherConnections,
 		},
-		Queues: []queueReport{},
+		Horizon: newHorizonReport(s.Horizon),
+		Queues:  []queueReport{},
 	}
 	for name, q := range s.Queues {
 		if len(names) > 0 && !slices.Contains(names, name) {
@@ -112,6 +153,14 @@ func newStatusReport(s queue.Sample, names []string) (statusReport, error) {
 }
 
 func (r statusReport) table(out io.Writer) error {
+	if err := r.queues(out); err != nil || r.Horizon == nil || r.Horizon.words == "" {
+		return err
+	}
+	_, err := fmt.Fprintln(out, "\n"+r.Horizon.words)
+	return err
+}
+
+func (r statusReport) queues(out io.Writer) error {
 	if len(r.Queues) == 0 {
 		_, err := fmt.Fprintln(out, "no queues")
 		return err

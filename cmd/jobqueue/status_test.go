@@ -28,8 +28,20 @@ func TestStatusTable(t *testing.T) {
 		"one": {sample: sample, names: []string{"emails"}, want: "" +
 			"QUEUE    PENDING   RUNNING   SCHEDULED   DEAD   OLDEST   WORKERS   SUSPENDED\n" +
 			"emails   0         0         0           0      -        0         yes\n"},
-		"none":    {want: "no queues\n"},
-		"unknown": {sample: sample, names: []string{"x"}, wantErr: `queue "x" is not in the database`},
+		"an old session": {sample: queue.Sample{Horizon: &queue.HorizonHolder{
+			Kind: queue.HolderSession, PID: 7, Application: "psql", User: "ada", Database: "shop", State: "active",
+			Started: time.Unix(1, 0), Age: 754 * time.Second, XminAge: 48_211,
+		}}, want: "" +
+			"no queues\n\n" +
+			"dead rows are kept by session 7 (application \"psql\", user \"ada\", database \"shop\", active)\n" +
+			"for 12m34s, 48211 transactions; end its transaction, or the session: SELECT pg_terminate_backend(7)\n"},
+		"a session whose age is hidden": {sample: queue.Sample{Horizon: &queue.HorizonHolder{Kind: queue.HolderSession, PID: 7, User: "ada", XminAge: 9, Hidden: true}}, want: "" +
+			"no queues\n\n" +
+			"dead rows are kept by session 7 (application \"\", user \"ada\", state and age hidden until the schema's owner is granted pg_read_all_stats)\n" +
+			"for an unknown time, 9 transactions; end its transaction, or the session: SELECT pg_terminate_backend(7)\n"},
+		"a short transaction": {sample: queue.Sample{Horizon: &queue.HorizonHolder{Kind: queue.HolderSession, PID: 7, Started: time.Unix(1, 0), Age: time.Second}}, want: "no queues\n"},
+		"none":                {want: "no queues\n"},
+		"unknown":             {sample: sample, names: []string{"x"}, wantErr: `queue "x" is not in the database`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

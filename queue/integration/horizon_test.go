@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"encoding/binary"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -323,5 +325,24 @@ var _ = Describe("the holder of the horizon (Q16, O1)", Ordered, func() {
 		Expect(h.Hidden).To(BeFalse())
 		Expect(h.State).To(Equal("idle in transaction"))
 		Expect(h.Age).To(BeNumerically(">", 0))
+	})
+
+	It("is found on a standby as well, where samples work too", func() {
+		server, err := pgtest.Start()
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(server.Stop)
+		e.db = &pgtest.DB{URL: server.URL("postgres"), Name: "postgres", Server: server}
+		_, err = e.c.Migrate(e.ctx, e.open(nil))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(server.Halt(pgtest.Fast)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(server.SocketDir(), "data", "standby.signal"), nil, 0o644)).To(Succeed())
+		Expect(server.Resume()).To(Succeed())
+		reader := e.open(named("report"))
+		e.exec(reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`, `SELECT 1`)
+		s, err := e.c.Sample(e.ctx, e.open(nil))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(s.InRecovery).To(BeTrue())
+		Expect(s.Horizon).NotTo(BeNil())
+		Expect(s.Horizon.Application).To(Equal("report"))
 	})
 })
