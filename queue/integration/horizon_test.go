@@ -88,16 +88,24 @@ func (e *horizonEnv) free() {
 	Expect(e.holder()).To(BeNil())
 }
 
+// walsender opens a replication connection, "true" for a standby's and "database"
+// for logical replication.
+func (e *horizonEnv) walsender(replication, application string) *pgconn.PgConn {
+	GinkgoHelper()
+	cfg, err := pgconn.ParseConfig(e.db.URL)
+	Expect(err).NotTo(HaveOccurred())
+	cfg.RuntimeParams["replication"], cfg.RuntimeParams["application_name"] = replication, application
+	conn, err := pgconn.ConnectConfig(e.ctx, cfg)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { _ = conn.Close(e.ctx) })
+	return conn
+}
+
 // standby speaks to the server as a standby with hot_standby_feedback does, which
 // needs the transaction xmin.
 func (e *horizonEnv) standby(slot string, xmin uint32) *pgconn.PgConn {
 	GinkgoHelper()
-	cfg, err := pgconn.ParseConfig(e.db.URL)
-	Expect(err).NotTo(HaveOccurred())
-	cfg.RuntimeParams["replication"], cfg.RuntimeParams["application_name"] = "true", "replica1"
-	conn, err := pgconn.ConnectConfig(e.ctx, cfg)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { _ = conn.Close(e.ctx) })
+	conn := e.walsender("true", "replica1")
 	var at string
 	Expect(e.conn.QueryRow(e.ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&at)).To(Succeed())
 	if slot != "" {
@@ -105,10 +113,10 @@ func (e *horizonEnv) standby(slot string, xmin uint32) *pgconn.PgConn {
 	}
 	conn.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION " + slot + "PHYSICAL " + at})
 	feedback := []byte{'h'}
-	feedback = binary.BigEndian.AppendUint64(feedback, 0)    // when it was sent
-	feedback = binary.BigEndian.AppendUint32(feedback, xmin) // and its epoch
-	feedback = binary.BigEndian.AppendUint32(feedback, 0)
-	feedback = binary.BigEndian.AppendUint64(feedback, 0) // catalog_xmin
+	feedback = binary.BigEndian.AppendUint64(feedback, 0) // when it was sent
+	feedback = binary.BigEndian.AppendUint32(feedback, xmin)
+	feedback = binary.BigEndian.AppendUint32(feedback, 0) // its epoch
+	feedback = binary.BigEndian.AppendUint64(feedback, 0) // catalog_xmin and its epoch
 	conn.Frontend().Send(&pgproto3.CopyData{Data: feedback})
 	Expect(conn.Frontend().Flush()).To(Succeed())
 	return conn
@@ -245,6 +253,22 @@ var _ = Describe("the holder of the horizon (Q16, O1)", Ordered, func() {
 	It("is not a logical slot, which needs old rows of catalogs only", func() {
 		e.exec(e.conn, `SELECT pg_create_logical_replication_slot('changes', 'test_decoding')`)
 		DeferCleanup(func() { e.exec(e.conn, `SELECT pg_drop_replication_slot('changes')`) })
+		e.free()
+	})
+
+	It("is the walsender that has exported a snapshot for a copy, but not one that decodes", func() {
+		conn := e.walsender("database", "subscriber")
+		Expect(conn.Exec(e.ctx, `CREATE_REPLICATION_SLOT copied TEMPORARY LOGICAL test_decoding EXPORT_SNAPSHOT`).Close()).To(Succeed())
+		h := e.held()
+		Expect(h.Kind).To(Equal(queue.HolderSession))
+		Expect(h.PID).To(Equal(int(conn.PID())))
+		Expect(h.Application).To(Equal("subscriber"))
+		conn.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION SLOT copied LOGICAL 0/0"})
+		Expect(conn.Frontend().Flush()).To(Succeed())
+		Eventually(func() (state string, err error) {
+			err = e.conn.QueryRow(e.ctx, `SELECT state FROM pg_stat_replication WHERE pid = $1`, conn.PID()).Scan(&state)
+			return state, err
+		}).Should(Equal("streaming"))
 		e.free()
 	})
 

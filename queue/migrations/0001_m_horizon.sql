@@ -41,7 +41,8 @@ BEGIN
           AND a.usesysid IS NOT NULL AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
           AND a.backend_type IS DISTINCT FROM 'parallel worker'
           AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
-          AND NOT (w.pid IS NOT NULL AND EXISTS (SELECT 1 FROM pg_replication_slots l WHERE l.active_pid = a.pid AND l.slot_type = 'logical'))
+          -- Before it decodes, a walsender may have exported its snapshot.
+          AND NOT (w.pid IS NOT NULL AND w.state IS DISTINCT FROM 'startup' AND EXISTS (SELECT 1 FROM pg_replication_slots l WHERE l.active_pid = a.pid AND l.slot_type = 'logical'))
         UNION ALL
         SELECT 'prepared transaction', p.gid, p.database::text, NULL, NULL, p.owner::text, 'prepared', p.prepared, p.transaction, true, false
         FROM pg_prepared_xacts p
