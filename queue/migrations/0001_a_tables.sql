@@ -79,6 +79,8 @@ CREATE TABLE {{schema}}.batches (
     worker_id   uuid   NOT NULL,
     min_id      bigint NOT NULL,
     max_id      bigint NOT NULL,
+    span        smallint NOT NULL GENERATED ALWAYS AS (width_bucket(max_id - min_id,
+        '{1,8,64,512,4096,32768,262144,2097152,16777216,134217728,1073741824}'::bigint[])) STORED, -- see batches_around
     key         bytea  NOT NULL,
     open        varbit NOT NULL,
     succeeded   varbit NOT NULL,
@@ -101,7 +103,7 @@ EXCEPTION WHEN feature_not_supported OR invalid_parameter_value OR syntax_error 
 END $$;
 CREATE INDEX batches_open ON {{schema}}.batches (worker_id, deadline) WHERE finished_at IS NULL;
 CREATE INDEX batches_retention ON {{schema}}.batches (queue, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX batches_ids ON {{schema}}.batches (max_id, min_id);
+CREATE INDEX batches_ids ON {{schema}}.batches (span, max_id);
 
 -- When runs ended that were not the last of their batch.
 CREATE TABLE {{schema}}.batch_ends (
