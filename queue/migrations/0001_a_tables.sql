@@ -164,6 +164,7 @@ CREATE TABLE {{schema}}.workers (
     lease_expires_at timestamptz NOT NULL,
     kinds            text[] -- what its last claim asked for; null for all, or before the first
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+CREATE INDEX workers_queue ON {{schema}}.workers (queue);
 
 -- Totals of a queue, and what has not been added to them yet. Each call that
 -- counts something inserts one tally: nothing is updated, so no call waits for
@@ -215,4 +216,16 @@ CREATE TABLE {{schema}}.marks (
     walked_at  timestamptz NOT NULL,
     walk_cost  bigint NOT NULL,
     PRIMARY KEY (queue, seq)
+);
+
+-- Walks over many index entries that are dead and must stay, as while an old snapshot
+-- is held open: when each was last made from the beginning, how many entries it met,
+-- and where to go on until it is made again. See 0001_i_reap.sql.
+CREATE TABLE {{schema}}.walks (
+    what      text NOT NULL,
+    seq       bigint GENERATED ALWAYS AS IDENTITY,
+    walked_at timestamptz NOT NULL,
+    cost      bigint NOT NULL,
+    upto      timestamptz,
+    PRIMARY KEY (what, seq)
 );
