@@ -149,7 +149,9 @@ func (c *Client) Discard(ctx context.Context, db DB, worker uuid.UUID, refs []Re
 
 // Cancel finishes jobs as cancelled, whatever live state they are in, and
 // returns the ids that were live. A worker that runs one of them learns of it
-// by its next heartbeat, and its result is refused.
+// by its next heartbeat, and its result is refused. Nothing is changed, and the error
+// has SQLSTATE 55P03, when another session has kept one of the jobs' rows locked for
+// half a second.
 func (c *Client) Cancel(ctx context.Context, db DB, ids []int64, reason string) ([]int64, error) {
 	if len(ids) == 0 {
 		return nil, nil

@@ -52,7 +52,8 @@ func (c *Client) Release(ctx context.Context, db DB, worker uuid.UUID, refs []Re
 }
 
 // Unregister releases every run the worker still holds and removes its row.
-// Call it last when shutting down. An unknown worker is not an error.
+// Call it last when shutting down. An unknown worker is not an error. What another
+// session has locked then is released by the next Reap of all queues.
 func (c *Client) Unregister(ctx context.Context, db DB, worker uuid.UUID) error {
 	_, err := db.Exec(ctx, c.stmt.unregister, worker.String())
 	return wrap("unregister", err)

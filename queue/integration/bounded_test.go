@@ -1,9 +1,6 @@
 package integration_test
 
 import (
-	"encoding/json"
-	"slices"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,39 +8,16 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// buffers is how many buffers a statement touches, with all that its functions do.
+// buffers is what a statement touches.
 func buffers(e *env, sql string) int {
 	GinkgoHelper()
-	var raw []byte
-	Expect(e.pool.QueryRow(e.ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+sql).Scan(&raw)).To(Succeed())
-	var plans []struct {
-		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-		}
-	}
-	Expect(json.Unmarshal(raw, &plans)).To(Succeed())
-	return plans[0].Plan.Hit + plans[0].Plan.Read
-}
-
-// typical is the median of a few measurements.
-func typical(n int, measure func() int) int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = measure()
-	}
-	slices.Sort(all)
-	return all[n/2]
+	n, err := touched(e.ctx, e.pool, sql)
+	Expect(err).NotTo(HaveOccurred())
+	return n
 }
 
 const insertJobs = `INSERT INTO jobqueue.waiting (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
 	SELECT clock_timestamp() + $4::interval, clock_timestamp(), 10, $2::smallint, $3, 'q', 'k', '1' FROM generate_series(1, $1::int)`
-
-// insertFinished makes batches of one finished job each.
-const insertFinished = `INSERT INTO jobqueue.batches (started_at, deadline, finished_at, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
-	SELECT now(), now(), now(), gen_random_uuid(), -i, -i, jobqueue.new_batch_key(), B'0', B'1', 'q', ARRAY[-i],
-		ARRAY[ROW(-i, now(), now(), NULL, 0, 5, 0, 'pending', 'q', 'k', '1', NULL, NULL)::jobqueue.waiting]
-	FROM generate_series(1, $1::bigint) i`
 
 var _ = Describe("bounded costs (Q15, Q16)", func() {
 	var (
@@ -62,39 +36,6 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 			return buffers(e, `SELECT count(*) FROM jobqueue.claim('q', '`+worker+`', `+limit+`)`)
 		}
 	}
-
-	It("claims past 100,000 future jobs of a better priority, and as many finished ones, at the usual cost", func() {
-		e.exec(insertJobs, 2000, 0, "pending", "0")
-		claim("50")()
-		clean := typical(5, claim("50"))
-		e.exec(insertJobs, 100_000, -10, "scheduled", "1 day")
-		e.exec(insertFinished, 100_000)
-		claim("50")()
-		loaded := typical(5, claim("50"))
-		GinkgoWriter.Printf("claim of 50: %d buffers clean, %d loaded\n", clean, loaded)
-		Expect(loaded).To(BeNumerically("<=", clean*3/2))
-
-		idle := typical(3, claim("1"))
-		Expect(idle).To(BeNumerically("<", 200))
-	})
-
-	It("keeps its plans when they were made on empty, analyzed tables", func() {
-		e.run(`VACUUM ANALYZE jobqueue.waiting`)
-		e.run(`VACUUM ANALYZE jobqueue.batches`)
-		use := func() int {
-			return buffers(e, `WITH c AS MATERIALIZED (SELECT array_agg(id) ids, array_agg(token) tokens FROM jobqueue.claim('q', '`+worker+`', 10))
-				SELECT (SELECT count(*) FROM jobqueue.heartbeat('`+worker+`', 'q', ids, tokens)), (SELECT count(*) FROM jobqueue.succeed(ids, tokens)) FROM c`)
-		}
-		e.exec(insertJobs, 20, 0, "pending", "0")
-		use()
-		e.run(`VACUUM ANALYZE jobqueue.waiting`)
-		clean := use()
-		e.exec(insertJobs, 50_000, 5, "pending", "0")
-		e.exec(insertJobs, 30, 0, "pending", "0")
-		loaded := typical(3, use)
-		GinkgoWriter.Printf("claim, heartbeat and succeed of 10: %d buffers clean, %d loaded\n", clean, loaded)
-		Expect(loaded).To(BeNumerically("<", clean+1500))
-	})
 
 	It("claims, samples and enqueues at a bounded cost while an old snapshot keeps dead rows", func() {
 		e.exec(insertJobs, 2000, 0, "pending", "0")

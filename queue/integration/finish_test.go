@@ -1,11 +1,13 @@
 package integration_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -43,6 +45,21 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 
 		s := e.sample()
 		Expect([]int64{s.Claimed, s.Succeeded, s.Discarded, s.Cancelled, s.Failed}).To(Equal([]int64{3, 1, 1, 2, 0}))
+	})
+
+	It("cancels nothing rather than wait for a row that another session has locked", func() {
+		ids := e.enqueue(3)
+		run := e.claim(worker, 1)[0]
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.c.Succeed(e.ctx, tx, worker, refs(run))).To(HaveLen(1))
+		_, err = e.c.Cancel(e.ctx, e.pool, ids, "")
+		var locked *pgconn.PgError
+		Expect(errors.As(err, &locked)).To(BeTrue())
+		Expect(locked.Code).To(Equal("55P03"))
+		Expect(tx.Rollback(e.ctx)).To(Succeed())
+		Expect(e.sample().Pending).To(BeEquivalentTo(2))
+		Expect(e.c.Cancel(e.ctx, e.pool, ids, "")).To(ConsistOf(ids))
 	})
 
 	It("takes no work and doubled work in stride", func() {

@@ -1,6 +1,8 @@
 package integration_test
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -98,6 +100,39 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}))
 	})
 
+	It("looks for deadlines again once it is time, however long the last walk was (Q16)", func() {
+		for _, of := range []string{"", "q"} {
+			live, gone := uuid.New(), uuid.New()
+			stuck := e.one(live)
+			e.exec(`UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 s'`)
+			e.one(gone)
+			e.expire(gone)
+			e.exec(`INSERT INTO jobqueue.walks (what, walked_at, cost) VALUES ('deadlines', now(), 1000000), ('deadlines of q', now(), 1000000)`)
+			Expect(e.reap(queue.ReapRequest{Queue: of})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}), "leases are always looked at")
+			Expect(e.job(stuck.ID).State).To(Equal(queue.StateRunning), "it was walked a moment ago, so this proves nothing")
+			e.exec(`UPDATE jobqueue.walks SET walked_at = now() - interval '31 s'`)
+			Expect(e.reap(queue.ReapRequest{Queue: of})).To(Equal(queue.ReapResult{Returned: 1}))
+			Expect(e.job(stuck.ID).LastError).To(Equal("deadline passed"))
+		}
+	})
+
+	It("begins retention at the beginning again once it is time (Q16, Q17)", func() {
+		worker := uuid.New()
+		e.enqueue(4)
+		runs := e.claim(worker, 4)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "")).To(HaveLen(1))
+		Expect(e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{{Ref: runs[2].Ref, Permanent: true}})).To(HaveLen(1))
+		e.policy(func(p *queue.Policy) { p.RetainSucceeded, p.RetainDead = 0, 0 })
+		e.exec(`INSERT INTO jobqueue.walks (what, walked_at, cost, upto)
+			SELECT what || ' of q', now(), 1000000, clock_timestamp() FROM unnest('{batches,ended,dead}'::text[]) what`)
+		Expect(e.reap(queue.ReapRequest{Retention: true})).To(Equal(queue.ReapResult{}), "they are hidden, or this proves nothing")
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[3]))).To(HaveLen(1))
+		Expect(e.reap(queue.ReapRequest{Retention: true})).To(Equal(queue.ReapResult{FinishedPurged: 1}), "what finished since is not")
+		e.exec(`UPDATE jobqueue.walks SET walked_at = now() - interval '31 s'`)
+		Expect(e.reap(queue.ReapRequest{Retention: true})).To(Equal(queue.ReapResult{FinishedPurged: 2, DeadPurged: 1}))
+	})
+
 	It("applies retention per queue, in batches, only when asked", func() {
 		worker := uuid.New()
 		e.enqueue(12)
@@ -163,6 +198,48 @@ var _ = Describe("dead letters and views (Q7, O4)", func() {
 		Expect(e.c.PurgeDead(e.ctx, e.pool, "q", 0, 2)).To(BeEquivalentTo(2))
 		Expect(e.c.PurgeDead(e.ctx, e.pool, "q", 0, 100)).To(BeEquivalentTo(2))
 		Expect(e.sample().Dead).To(BeZero())
+	})
+
+	It("finds jobs in batches however far apart their ids are (O4)", func() {
+		// One or two jobs each, whose ids are around the same place.
+		var first, all []int64
+		for bits := range 40 {
+			for _, distance := range []int64{1<<bits - 1, 1 << bits} {
+				id := int64(1_000_000)
+				for slices.Contains(all, id) || slices.Contains(all, id+distance) {
+					id++
+				}
+				first = append(first, id)
+				ids := slices.Compact([]int64{id, id + distance})
+				all = append(all, ids...)
+				e.exec(`INSERT INTO jobqueue.batches (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+					SELECT now(), now() + interval '1 h', $1, min(i), max(i), jobqueue.new_batch_key(), repeat('1', count(*)::int)::varbit, repeat('0', count(*)::int)::varbit,
+						'q', array_agg(i), array_agg(ROW(i, now(), now(), NULL, 0, 5, 0, 'pending', 'q', 'k', '1', NULL, NULL)::jobqueue.waiting)
+					FROM unnest($2::bigint[]) i`, uuid.New(), ids)
+			}
+		}
+		for _, id := range all {
+			Expect(e.job(id).ID).To(Equal(id))
+		}
+		for _, id := range []int64{0, -1, 999_999, 1_500_000, math.MaxInt64, math.MinInt64} {
+			_, err := e.c.Get(e.ctx, e.pool, id)
+			Expect(err).To(MatchError(queue.ErrJobNotFound))
+		}
+		Expect(e.c.Cancel(e.ctx, e.pool, first, "")).To(ConsistOf(first))
+		rest := slices.DeleteFunc(slices.Clone(all), func(id int64) bool { return slices.Contains(first, id) })
+		e.exec(`UPDATE jobqueue.batches SET succeeded = open, open = open & ~open, finished_at = now()`)
+		slices.Sort(rest)
+		slices.Reverse(rest)
+		var listed []int64
+		for before := int64(0); len(listed) < len(rest); before = listed[len(listed)-1] {
+			page, err := e.c.List(e.ctx, e.pool, queue.ListRequest{State: queue.StateSucceeded, Limit: 7, Before: before})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(page).NotTo(BeEmpty())
+			for _, job := range page {
+				listed = append(listed, job.ID)
+			}
+		}
+		Expect(listed).To(Equal(rest))
 	})
 
 	It("gets and lists jobs of every state", func() {

@@ -72,7 +72,7 @@ func newEnv(edit func(*pgxpool.Config)) *env {
 	// DELETE: what a spec leaves is little, and TRUNCATE is slow on many tables.
 	e.run(`DELETE FROM jobqueue.waiting; DELETE FROM jobqueue.batches; DELETE FROM jobqueue.batch_ends;
 		DELETE FROM jobqueue.ended; DELETE FROM jobqueue.dead; DELETE FROM jobqueue.workers;
-		DELETE FROM jobqueue.totals; DELETE FROM jobqueue.tallies; DELETE FROM jobqueue.marks; DELETE FROM jobqueue.queues;
+		DELETE FROM jobqueue.totals; DELETE FROM jobqueue.tallies; DELETE FROM jobqueue.marks; DELETE FROM jobqueue.walks; DELETE FROM jobqueue.queues;
 		UPDATE jobqueue.folded SET floor = '0', folded_at = '-infinity'`)
 	Expect(e.c.SetPolicy(e.ctx, e.pool, "q", queue.DefaultPolicy())).To(Succeed())
 	return e
@@ -96,7 +96,7 @@ func (e *env) connect(edit func(*pgxpool.Config)) *pgxpool.Pool {
 // fresh gives the tables new files, for specs that count buffers.
 func (e *env) fresh() {
 	GinkgoHelper()
-	e.exec(`TRUNCATE jobqueue.waiting, jobqueue.batches, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks`)
+	e.exec(`TRUNCATE jobqueue.waiting, jobqueue.batches, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks, jobqueue.walks`)
 }
 
 // policy changes the policy of "q".

@@ -79,6 +79,8 @@ CREATE TABLE {{schema}}.batches (
     worker_id   uuid   NOT NULL,
     min_id      bigint NOT NULL,
     max_id      bigint NOT NULL,
+    span        smallint NOT NULL GENERATED ALWAYS AS (width_bucket(max_id - min_id,
+        '{1,8,64,512,4096,32768,262144,2097152,16777216,134217728,1073741824}'::bigint[])) STORED, -- see batches_around
     key         bytea  NOT NULL,
     open        varbit NOT NULL,
     succeeded   varbit NOT NULL,
@@ -101,7 +103,7 @@ EXCEPTION WHEN feature_not_supported OR invalid_parameter_value OR syntax_error 
 END $$;
 CREATE INDEX batches_open ON {{schema}}.batches (worker_id, deadline) WHERE finished_at IS NULL;
 CREATE INDEX batches_retention ON {{schema}}.batches (queue, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX batches_ids ON {{schema}}.batches (max_id, min_id);
+CREATE INDEX batches_ids ON {{schema}}.batches (span, max_id);
 
 -- When runs ended that were not the last of their batch.
 CREATE TABLE {{schema}}.batch_ends (
@@ -162,6 +164,7 @@ CREATE TABLE {{schema}}.workers (
     lease_expires_at timestamptz NOT NULL,
     kinds            text[] -- what its last claim asked for; null for all, or before the first
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+CREATE INDEX workers_queue ON {{schema}}.workers (queue);
 
 -- Totals of a queue, and what has not been added to them yet. Each call that
 -- counts something inserts one tally: nothing is updated, so no call waits for
@@ -213,4 +216,16 @@ CREATE TABLE {{schema}}.marks (
     walked_at  timestamptz NOT NULL,
     walk_cost  bigint NOT NULL,
     PRIMARY KEY (queue, seq)
+);
+
+-- Walks over many index entries that are dead and must stay, as while an old snapshot
+-- is held open: when each was last made from the beginning, how many entries it met,
+-- and where to go on until it is made again. See 0001_i_reap.sql.
+CREATE TABLE {{schema}}.walks (
+    what      text NOT NULL,
+    seq       bigint GENERATED ALWAYS AS IDENTITY,
+    walked_at timestamptz NOT NULL,
+    cost      bigint NOT NULL,
+    upto      timestamptz,
+    PRIMARY KEY (what, seq)
 );

@@ -161,6 +161,26 @@ BEGIN
     FROM m WHERE b.ctid = m.place;
 END $$;
 
+-- The spans of batches (column span), and how far apart their first and last id are at
+-- most: 0 for a single job, and then eight times as far each.
+CREATE FUNCTION {{schema}}.spans() RETURNS TABLE (span smallint, width bigint)
+LANGUAGE sql IMMUTABLE ROWS 12 AS $$
+    VALUES (0::smallint, 0::bigint), (1, 7), (2, 63), (3, 511), (4, 4095), (5, 32767), (6, 262143), (7, 2097151), (8, 16777215),
+           (9, 134217727), (10, 1073741823), (11, 9223372036854775807)
+$$;
+
+-- The batches whose first and last id have the one given between them. Among those of
+-- one span, the last id is at most the span's width behind it, and there the search
+-- ends, however many batches history holds.
+CREATE FUNCTION {{schema}}.batches_around(p_id bigint) RETURNS SETOF {{schema}}.batches
+LANGUAGE sql STABLE ROWS 2 AS $$
+    SELECT b.*
+    FROM {{schema}}.spans() s
+    CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.span = s.span
+        AND x.max_id >= p_id AND x.max_id <= least(p_id, 9223372036854775807 - s.width) + s.width OFFSET 0) b
+    WHERE b.min_id <= p_id
+$$;
+
 -- All live jobs, and all that ended but are not dead: for people. The functions
 -- below read the tables.
 CREATE VIEW {{schema}}.jobs AS

@@ -12,6 +12,7 @@
 CREATE FUNCTION {{schema}}.promote(p_queue text, p_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
+    v_now  timestamptz := clock_timestamp(); -- a variable can bound an index scan, the function cannot
     v_ids  bigint[];
     v_from timestamptz;
 BEGIN
@@ -19,7 +20,7 @@ BEGIN
     v_ids := ARRAY(
         SELECT j.id FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'scheduled'
-          AND j.available_at <= clock_timestamp() AND j.available_at >= coalesce(v_from, '-infinity')
+          AND j.available_at <= v_now AND j.available_at >= coalesce(v_from, '-infinity')
         ORDER BY j.available_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED);
     IF cardinality(v_ids) = 0 THEN
         RETURN 0;

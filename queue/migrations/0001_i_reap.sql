@@ -1,6 +1,49 @@
 -- The reaper: leases that ran out, deadlines, due jobs, retention. Everything
 -- is bounded by p_limit and passes over what others have locked, so any number
 -- may run at once and none waits.
+--
+-- While an old snapshot is held open, what was claimed, finished and deleted since
+-- stays in the indexes. Where the reaper has to walk over it to find the little that
+-- is left, it writes down how far that was (table walks). Runs past their deadline are
+-- then looked for only as often as takes a few per cent of the time, and retention goes
+-- on where it was, until it is time to begin at the beginning again. All of this is
+-- silent at normal times, as marks are.
+
+-- The last long walk of that name, if the next one is not due yet, else a row of nulls.
+CREATE FUNCTION {{schema}}.recent_walk(p_what text) RETURNS {{schema}}.walks
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    k {{schema}}.walks;
+BEGIN
+    SELECT * INTO k FROM {{schema}}.walks w WHERE w.what = p_what ORDER BY w.seq DESC LIMIT 1;
+    IF k.walked_at < clock_timestamp() - least(k.cost * interval '100 microseconds', interval '30 seconds') THEN
+        RETURN NULL;
+    END IF;
+    RETURN k;
+END $$;
+
+-- Rows are added, and the last one counts, so that the table does not suffer itself
+-- from what it cures.
+CREATE FUNCTION {{schema}}.note_walk(p_what text, p_walked_at timestamptz, p_cost bigint, p_upto timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_last bigint;
+BEGIN
+    SELECT w.seq INTO v_last FROM {{schema}}.walks w WHERE w.what = p_what ORDER BY w.seq DESC LIMIT 1;
+    INSERT INTO {{schema}}.walks (what, walked_at, cost, upto) VALUES (p_what, p_walked_at, p_cost, p_upto);
+    DELETE FROM {{schema}}.walks w WHERE w.what = p_what AND w.seq = v_last;
+END $$;
+
+-- After a purge that met p_walk entries, and with p_last to go by, got to p_upto.
+CREATE FUNCTION {{schema}}.note_purge(p_what text, p_last {{schema}}.walks, p_walk bigint, p_limit integer, p_upto timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_upto > p_last.upto THEN
+        PERFORM {{schema}}.note_walk(p_what, p_last.walked_at, p_last.cost, p_upto);
+    ELSIF p_last.seq IS NULL AND p_walk > 1000 + 2 * p_limit THEN
+        PERFORM {{schema}}.note_walk(p_what, clock_timestamp(), p_walk, p_upto);
+    END IF;
+END $$;
 
 CREATE FUNCTION {{schema}}.reap(p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000, p_retention boolean DEFAULT true)
 RETURNS TABLE (returned bigint, buried bigint, promoted bigint, workers_removed bigint, finished_purged bigint, dead_purged bigint, more boolean)
@@ -10,13 +53,19 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 DECLARE
     v_now     timestamptz := clock_timestamp();
     v_expired uuid[];
+    v_live    uuid[];
     v_orphans uuid[];
-    v_running uuid[];
+    v_what    text;
+    v_look    boolean;
+    v_last    {{schema}}.walks;
+    v_walk    bigint;
+    v_upto    timestamptz;
     v_ids     bigint[];
     v_keys    bytea[];
     v_masks   varbit[];
     v_n       bigint;
     r         record;
+    b         record;
 BEGIN
     PERFORM {{schema}}.check_limit(p_limit, 100000);
     IF p_queue IS NOT NULL THEN
@@ -29,24 +78,30 @@ BEGIN
 
     -- Workers whose lease has run out. Their rows are locked before their jobs
     -- are, as a heartbeat does it, so a heartbeat is either before all of this
-    -- or after.
-    v_expired := ARRAY(
-        SELECT w.id FROM {{schema}}.workers w
-        WHERE w.lease_expires_at < v_now AND (p_queue IS NULL OR w.queue = p_queue)
-        LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    -- or after. And the others, when it is time to look at their deadlines.
+    v_what := coalesce('deadlines of ' || p_queue, 'deadlines');
+    v_look := {{schema}}.recent_walk(v_what) IS NULL
+        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue ' || {{schema_literal}} || ' ' || v_what, 0));
+    IF p_queue IS NULL THEN
+        v_expired := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE w.lease_expires_at < v_now LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        v_live := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE v_look AND w.lease_expires_at >= v_now);
+    ELSE
+        v_expired := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at < v_now LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        v_live := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE v_look AND w.queue = p_queue AND w.lease_expires_at >= v_now);
+    END IF;
+    v_walk := {{schema}}.walked('{{name}}.batches_open');
 
-    -- Who runs anything, by hopping from worker to worker in the index; and who
-    -- of them has no row.
-    WITH RECURSIVE seen (worker) AS (
-        (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id > s.worker ORDER BY b.worker_id LIMIT 1)
-        FROM seen s WHERE s.worker IS NOT NULL
-    )
-    SELECT coalesce(array_agg(s.worker), '{}'),
-           coalesce(array_agg(s.worker) FILTER (WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker)), '{}')
-      INTO v_running, v_orphans
-    FROM seen s WHERE s.worker IS NOT NULL;
+    -- Who runs something and has no row, by hopping from worker to worker in the index.
+    IF p_queue IS NULL AND v_look THEN
+        WITH RECURSIVE seen (worker) AS (
+            (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id > s.worker ORDER BY b.worker_id LIMIT 1)
+            FROM seen s WHERE s.worker IS NOT NULL
+        )
+        SELECT array_agg(s.worker) INTO v_orphans
+        FROM seen s WHERE s.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker);
+    END IF;
 
     -- Whole batches, until the limit is reached.
     SELECT array_agg(c.key), array_agg(c.open) INTO v_keys, v_masks
@@ -58,14 +113,18 @@ BEGIN
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
               UNION ALL
-              SELECT one.* FROM unnest(v_running) g (worker)
+              SELECT one.* FROM unnest(v_live) g (worker)
               CROSS JOIN LATERAL (
                   SELECT b.key, b.open FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.deadline < v_now AND b.started_at <= v_now
-                    AND g.worker <> ALL (v_expired || v_orphans) AND (p_queue IS NULL OR b.queue = p_queue)
+                    AND (p_queue IS NULL OR b.queue = p_queue)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
           ) o) c
     WHERE c.before < p_limit;
+    v_walk := {{schema}}.walked('{{name}}.batches_open') - v_walk - coalesce(cardinality(v_keys), 0);
+    IF v_look AND v_walk > 200 THEN
+        PERFORM {{schema}}.note_walk(v_what, clock_timestamp(), v_walk, NULL);
+    END IF;
 
     IF v_keys IS NOT NULL THEN
         WITH runs AS (
@@ -112,7 +171,9 @@ BEGIN
     SELECT count(*) INTO workers_removed FROM removed;
 
     FOR r IN
-        SELECT q.name, q.retain_finished, q.retain_dead FROM {{schema}}.queues q WHERE p_queue IS NULL OR q.name = p_queue ORDER BY q.name
+        SELECT q.name, q.retain_finished, q.retain_dead FROM {{schema}}.queues q WHERE p_queue IS NULL
+        UNION ALL SELECT q.name, q.retain_finished, q.retain_dead FROM {{schema}}.queues q WHERE q.name = p_queue
+        ORDER BY name
     LOOP
         PERFORM {{schema}}.rewalk(r.name);
         IF promoted < p_limit THEN
@@ -123,29 +184,50 @@ BEGIN
             END IF;
         END IF;
         IF p_retention AND finished_purged < p_limit THEN
-            v_ids := ARRAY(
-                SELECT f.id FROM {{schema}}.ended f WHERE f.queue = r.name AND f.finished_at < v_now - r.retain_finished
-                ORDER BY f.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED);
+            v_what := 'ended of ' || r.name;
+            v_last := {{schema}}.recent_walk(v_what);
+            v_walk := {{schema}}.walked('{{name}}.ended_retention');
+            SELECT coalesce(array_agg(f.id), '{}'), max(f.finished_at) INTO v_ids, v_upto
+            FROM (SELECT f.id, f.finished_at FROM {{schema}}.ended f
+                  WHERE f.queue = r.name AND f.finished_at < v_now - r.retain_finished AND f.finished_at >= coalesce(v_last.upto, '-infinity')
+                  ORDER BY f.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED) f;
             DELETE FROM {{schema}}.ended f WHERE f.id = ANY (v_ids);
             finished_purged := finished_purged + cardinality(v_ids);
+            PERFORM {{schema}}.note_purge(v_what, v_last, {{schema}}.walked('{{name}}.ended_retention') - v_walk, p_limit,
+                coalesce(v_upto, v_now - r.retain_finished));
         END IF;
         IF p_retention AND finished_purged < p_limit THEN
-            SELECT array_agg(c.key), coalesce(sum(c.n), 0) INTO v_keys, v_n
-            FROM (SELECT f.key, f.n, sum(f.n) OVER (ROWS UNBOUNDED PRECEDING) - f.n AS before
-                  FROM (SELECT b.key, bit_count(b.succeeded) AS n FROM {{schema}}.batches b
-                        WHERE b.finished_at IS NOT NULL AND b.queue = r.name AND b.finished_at < v_now - r.retain_finished
-                        ORDER BY b.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED) f) c
-            WHERE c.before < p_limit - finished_purged;
+            v_what := 'batches of ' || r.name;
+            v_last := {{schema}}.recent_walk(v_what);
+            v_walk := {{schema}}.walked('{{name}}.batches_retention');
+            v_keys := '{}'; v_n := 0; v_upto := NULL;
+            FOR b IN -- which fetches few at a time, and so locks few that are not taken
+                SELECT x.key, x.finished_at, bit_count(x.succeeded) AS jobs FROM {{schema}}.batches x
+                WHERE x.finished_at IS NOT NULL AND x.queue = r.name
+                  AND x.finished_at < v_now - r.retain_finished AND x.finished_at >= coalesce(v_last.upto, '-infinity')
+                ORDER BY x.finished_at LIMIT p_limit - finished_purged FOR UPDATE SKIP LOCKED
+            LOOP
+                v_keys := v_keys || b.key; v_n := v_n + b.jobs; v_upto := b.finished_at;
+                EXIT WHEN finished_purged + v_n >= p_limit;
+            END LOOP;
             DELETE FROM {{schema}}.batch_ends e WHERE e.key = ANY (v_keys);
             DELETE FROM {{schema}}.batches b WHERE b.key = ANY (v_keys);
             finished_purged := finished_purged + v_n;
+            PERFORM {{schema}}.note_purge(v_what, v_last, {{schema}}.walked('{{name}}.batches_retention') - v_walk, p_limit,
+                coalesce(v_upto, v_now - r.retain_finished));
         END IF;
         IF p_retention AND dead_purged < p_limit THEN
-            v_ids := ARRAY(
-                SELECT d.id FROM {{schema}}.dead d WHERE d.queue = r.name AND d.died_at < v_now - r.retain_dead
-                ORDER BY d.died_at LIMIT p_limit - dead_purged FOR UPDATE SKIP LOCKED);
+            v_what := 'dead of ' || r.name;
+            v_last := {{schema}}.recent_walk(v_what);
+            v_walk := {{schema}}.walked('{{name}}.dead_retention');
+            SELECT coalesce(array_agg(f.id), '{}'), max(f.died_at) INTO v_ids, v_upto
+            FROM (SELECT d.id, d.died_at FROM {{schema}}.dead d
+                  WHERE d.queue = r.name AND d.died_at < v_now - r.retain_dead AND d.died_at >= coalesce(v_last.upto, '-infinity')
+                  ORDER BY d.died_at LIMIT p_limit - dead_purged FOR UPDATE SKIP LOCKED) f;
             DELETE FROM {{schema}}.dead d WHERE d.id = ANY (v_ids);
             dead_purged := dead_purged + cardinality(v_ids);
+            PERFORM {{schema}}.note_purge(v_what, v_last, {{schema}}.walked('{{name}}.dead_retention') - v_walk, p_limit,
+                coalesce(v_upto, v_now - r.retain_dead));
         END IF;
         SELECT max(k.seq) INTO v_n FROM {{schema}}.marks k WHERE k.queue = r.name;
         IF v_n IS NOT NULL THEN

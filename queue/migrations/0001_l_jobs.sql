@@ -13,12 +13,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET e
            CASE WHEN x.open THEN j.available_at END, b.started_at, CASE WHEN x.open THEN b.deadline END, b.worker_id,
            CASE WHEN NOT x.open THEN coalesce((SELECT e.ended_at FROM {{schema}}.batch_ends e WHERE e.key = b.key AND get_bit(e.runs, x.slot) = 1), b.finished_at) END,
            NULL, CASE WHEN x.open THEN j.last_error END, CASE WHEN x.open THEN j.errors END
-    FROM {{schema}}.batches b
+    FROM {{schema}}.batches_around(p_id) b
     CROSS JOIN LATERAL (SELECT array_position(b.ids, p_id) - 1 AS slot) s
     CROSS JOIN LATERAL (SELECT s.slot, get_bit(b.open, s.slot) = 1 AS open,
         CASE WHEN get_bit(b.open, s.slot) = 1 THEN 'running' ELSE 'succeeded' END AS state) x
     CROSS JOIN LATERAL unnest(b.jobs[s.slot + 1 : s.slot + 1]) j
-    WHERE b.max_id >= p_id AND b.min_id <= p_id AND s.slot IS NOT NULL AND (get_bit(b.open, s.slot) = 1 OR get_bit(b.succeeded, s.slot) = 1)
+    WHERE s.slot IS NOT NULL AND (get_bit(b.open, s.slot) = 1 OR get_bit(b.succeeded, s.slot) = 1)
     UNION ALL
     SELECT f.id, f.queue, f.kind, f.state, f.priority, f.payload, f.attempt, 0, f.created_at, NULL, f.started_at,
            NULL, f.worker_id, f.finished_at, f.reason, NULL, NULL
@@ -40,6 +40,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 #variable_conflict use_column
 DECLARE
     b        record;
+    s        record;
     v_keys   bytea[]  := '{}';
     v_ids    bigint[] := '{}';
     v_before bigint := CASE WHEN p_before > 0 THEN p_before ELSE 9223372036854775807 END;
@@ -51,8 +52,8 @@ BEGIN
             (SELECT w.id, w.queue, w.kind, w.state, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
                     NULL::timestamptz, NULL::uuid, NULL::timestamptz, NULL::text, w.last_error, w.errors
              FROM {{schema}}.waiting w
-             WHERE w.id < v_before AND (p_queue IS NULL OR w.queue = p_queue) AND (p_kind IS NULL OR w.kind = p_kind)
-               AND (p_state IS NULL OR w.state = p_state)
+             WHERE (p_state IS NULL OR p_state <> 'running') AND w.id < v_before
+               AND (p_queue IS NULL OR w.queue = p_queue) AND (p_kind IS NULL OR w.kind = p_kind) AND (p_state IS NULL OR w.state = p_state)
              ORDER BY w.id DESC LIMIT p_limit)
             UNION ALL
             (SELECT j.id, j.queue, j.kind, 'running', j.priority, j.payload, j.attempt + 1, j.max_attempts, j.created_at, j.available_at, b.started_at,
@@ -65,20 +66,24 @@ BEGIN
              ORDER BY j.id DESC LIMIT p_limit)) live
         ORDER BY 1 DESC LIMIT p_limit;
     ELSIF p_state = 'succeeded' THEN
-        -- Batches by falling max_id, until none that follows can hold a later job
-        -- than those found.
-        FOR b IN
-            SELECT t.key, t.max_id, ARRAY(
-                SELECT j.id FROM unnest(t.jobs) WITH ORDINALITY
-                    j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
-                WHERE get_bit(t.succeeded, (j.n - 1)::integer) = 1 AND j.id < v_before AND (p_kind IS NULL OR j.kind = p_kind)) AS ids
-            FROM {{schema}}.batches t
-            WHERE t.min_id < v_before AND (p_queue IS NULL OR t.queue = p_queue) ORDER BY t.max_id DESC
-        LOOP
-            EXIT WHEN cardinality(v_ids) >= p_limit
-                AND (SELECT count(*) FROM unnest(v_ids) f (id) WHERE f.id > b.max_id) >= p_limit;
-            v_keys := v_keys || b.key;
-            v_ids := v_ids || b.ids;
+        -- Of each span (batches_around), batches by falling max_id, until none that
+        -- follows can hold a later job than those found.
+        FOR s IN SELECT * FROM {{schema}}.spans() LOOP
+            FOR b IN
+                SELECT t.key, t.max_id, ARRAY(
+                    SELECT j.id FROM unnest(t.jobs) WITH ORDINALITY
+                        j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
+                    WHERE get_bit(t.succeeded, (j.n - 1)::integer) = 1 AND j.id < v_before AND (p_kind IS NULL OR j.kind = p_kind)) AS ids
+                FROM {{schema}}.batches t
+                WHERE t.span = s.span AND t.max_id <= least(v_before - 1, 9223372036854775807 - s.width) + s.width
+                  AND t.min_id < v_before AND bit_count(t.succeeded) > 0 AND (p_queue IS NULL OR t.queue = p_queue)
+                ORDER BY t.max_id DESC
+            LOOP
+                EXIT WHEN cardinality(v_ids) >= p_limit
+                    AND (SELECT count(*) FROM unnest(v_ids) f (id) WHERE f.id > b.max_id) >= p_limit;
+                v_keys := v_keys || b.key;
+                v_ids := v_ids || b.ids;
+            END LOOP;
         END LOOP;
         RETURN QUERY
         SELECT j.id, j.queue, j.kind, 'succeeded', j.priority, j.payload, j.attempt + 1, 0, j.created_at, NULL::timestamptz, t.started_at,
