@@ -54,7 +54,7 @@ var calls = []call{
 	{function: "heartbeat", with: "20 runs", prepare: running(20, false), clean: 180,
 		sql: `SELECT jobqueue.heartbeat((SELECT worker_id FROM jobqueue.batches WHERE key = jobqueue.run_key(($2::text[]::uuid[])[1])), 'q', $1, $2::text[]::uuid[])`},
 	{function: "release", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.release($1, $2::text[]::uuid[])`, clean: 750},
-	{function: "release", with: "20 of a row", prepare: running(20, true), sql: `SELECT jobqueue.release($1, $2::text[]::uuid[])`, clean: 330},
+	{function: "release", with: "20 of a row", prepare: running(20, true), sql: `SELECT jobqueue.release($1, $2::text[]::uuid[])`, clean: 330, most: 450},
 	{function: "unregister", with: "20 runs", prepare: otherRuns(20), sql: `SELECT jobqueue.unregister($1)`, clean: 700},
 	{function: "unregister", with: "nobody", kept: true, sql: `SELECT jobqueue.unregister(gen_random_uuid())`, clean: 20},
 
@@ -76,11 +76,11 @@ var calls = []call{
 	{function: "cancel", with: "20 that finished long ago", prepare: twenty(oldest + `finished_at IS NOT NULL ORDER BY min_id`), sql: `SELECT jobqueue.cancel($1)`, clean: 1400, most: 2000},
 	{function: "cancel", with: "one that never was", sql: `SELECT jobqueue.cancel('{-10000000}')`, clean: 70, most: 100},
 
-	{function: "reap", with: "nothing in a queue", kept: true, sql: `SELECT jobqueue.reap('q', p_retention => false)`, clean: 60},
+	{function: "reap", with: "nothing in a queue", kept: true, sql: `SELECT jobqueue.reap('q', p_retention => false)`, clean: 60, most: 120},
 	{function: "reap", with: "nothing", kept: true, sql: `SELECT jobqueue.reap()`, clean: 120, perQueue: 40, behindDead: 400}, // two workers in each queue
 	{function: "reap", with: "20 of each", prepare: overdue, sql: `SELECT jobqueue.reap()`, clean: 1500, perQueue: 40, behindDead: 20000},
-	// It counts up to 10,000 rows of each state.
 	{function: "horizon_holder", sql: `SELECT * FROM jobqueue.horizon_holder()`, clean: 60},
+	// It counts up to 10,000 rows of each state.
 	{function: "sample", sql: `SELECT jobqueue.sample()`, clean: 260, most: 1000, perQueue: 45, behindDead: 9000},
 
 	{function: "get_policy", sql: `SELECT jobqueue.get_policy('q')`, clean: 5},

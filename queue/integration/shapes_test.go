@@ -295,8 +295,13 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		few(e, 4)
 		s := newSession(e)
 		for _, c := range calls {
-			_, err := s.buffers(c, "")
-			Expect(err).NotTo(HaveOccurred(), c.String())
+			for range 6 { // PostgreSQL thinks again for the first five, if it is let
+				_, err := s.buffers(c, "")
+				Expect(err).NotTo(HaveOccurred(), c.String())
+				if c.kept {
+					break
+				}
+			}
 		}
 		few(e, 200)
 		future(e)
@@ -313,8 +318,8 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 	It("notices that an index is missing", func() {
 		noticedBy := map[string]string{
 			"waiting_pkey":      "cancel, 20 that wait",
-			"waiting_ready":     "claim, 50 into a row each",
-			"waiting_scheduled": "claim, from an idle queue",
+			"waiting_ready":     "enqueue, to an idle queue",
+			"waiting_scheduled": "reap, nothing in a queue",
 			"batches_pkey":      "succeed, 20",
 			"batches_open":      "unregister, 20 runs",
 			"batches_retention": "reap, 20 of each",
