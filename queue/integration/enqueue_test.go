@@ -193,6 +193,24 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Expect(conn.Close(e.ctx)).To(Succeed())
 	})
 
+	It("keeps no more than a lock for each queue, however long its transaction enqueues (Q9, Q18)", func() {
+		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
+			Expect(err).NotTo(HaveOccurred())
+			var locks int
+			var began, now time.Time
+			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())
+			for now.Sub(began) < 100*time.Millisecond {
+				_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
+				Expect(err).NotTo(HaveOccurred())
+				Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&now)).To(Succeed())
+			}
+			Expect(tx.QueryRow(e.ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks)).To(Succeed())
+			Expect(locks).To(BeNumerically("<=", 1), string(level))
+			Expect(tx.Rollback(e.ctx)).To(Succeed())
+		}
+	})
+
 	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {
 		const producers = 60
 		conn, err := pgx.Connect(e.ctx, e.db.URL)

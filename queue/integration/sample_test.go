@@ -82,6 +82,10 @@ var _ = Describe("the sample (S1, S6)", func() {
 		claims(one, "email", "emial")
 		e.enqueue(2, old)
 		Expect(e.sample().Unhandled).To(BeZero(), "a worker may come to know more kinds")
+		claims(one, "email")
+		Expect(e.sample().Unhandled).To(BeEquivalentTo(2), "and fewer")
+		e.exec(`SELECT count(*) FROM jobqueue.claim('q', $1, 1)`, one)
+		Expect(e.sample().Unhandled).To(BeZero(), "it has asked for all kinds")
 	})
 
 	It("stops counting at the cap", func() {

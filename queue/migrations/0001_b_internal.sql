@@ -240,7 +240,7 @@ $$;
 
 -- Registers a worker or renews its lease. The clock is read after the row's
 -- lock was had: a wait for the reaper must not shorten the lease.
-CREATE FUNCTION {{schema}}.renew(p_worker uuid, p_queue text, p_pod text, p_kinds text[], p_lease interval,
+CREATE FUNCTION {{schema}}.renew(p_worker uuid, p_queue text, p_pod text, p_claims boolean, p_kinds text[], p_lease interval,
     OUT now timestamptz, OUT lease_expires_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -254,7 +254,7 @@ BEGIN
         -- the worker still beats at the former pace.
         SET heartbeat_at = clock_timestamp(), lease_expires_at = greatest(w.lease_expires_at, clock_timestamp() + p_lease),
             pod = CASE WHEN excluded.pod = '' THEN w.pod ELSE excluded.pod END,
-            kinds = coalesce(excluded.kinds, w.kinds)
+            kinds = CASE WHEN p_claims THEN excluded.kinds ELSE w.kinds END
     RETURNING w.queue, w.heartbeat_at, w.lease_expires_at INTO v_queue, now, lease_expires_at;
     IF v_queue <> p_queue THEN
         RAISE EXCEPTION USING ERRCODE = 'JQ006',

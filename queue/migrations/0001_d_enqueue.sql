@@ -4,11 +4,16 @@
 -- Whether this transaction is to announce a ready job in a queue that had no other.
 -- Among transactions that overlap one in ten milliseconds is enough: the server
 -- commits those that notify one after the other, and the rest should not queue up
--- behind them. A job that was not announced because another was, which then was
--- rolled back or came first, is found by the worker's next look (worker/claim.go).
+-- behind them. A job that was not announced because another was, which then was rolled
+-- back, is found by a worker's poll. One whose announced neighbour committed first, by
+-- the second look after that one's claim (worker/claim.go).
+--
+-- The lock is kept until the transaction ends. It is one for each queue, because the
+-- transaction sees its own pending job the next time; but a SERIALIZABLE one does not
+-- look, and so takes none. Of equal notifications a transaction sends one anyway.
 CREATE FUNCTION {{schema}}.announces(p_queue text) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
-    SELECT pg_try_advisory_xact_lock(
+    SELECT current_setting('transaction_isolation') = 'serializable' OR pg_try_advisory_xact_lock(
         hashtextextended('jobqueue wake ' || {{schema_literal}} || ' ' || p_queue, (extract(epoch FROM clock_timestamp()) * 100)::bigint))
 $$;
 

@@ -92,8 +92,8 @@ BEGIN
     -- A row that a heartbeat made does not name the pod and the kinds yet.
     IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.heartbeat_at < v_now - q.heartbeat / 2
        OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 OR (q.worker_pod = '' AND p_pod <> '')
-       OR (p_kinds IS NOT NULL AND q.worker_kinds IS DISTINCT FROM p_kinds) THEN
-        PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, p_kinds, q.lease);
+       OR q.worker_kinds IS DISTINCT FROM p_kinds THEN
+        PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, true, p_kinds, q.lease);
     END IF;
     IF q.suspended OR cardinality(p_kinds) = 0 THEN
         RETURN;

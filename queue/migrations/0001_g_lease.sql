@@ -38,7 +38,7 @@ BEGIN
     END IF;
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     -- The worker's row first, then the jobs: the order in which the reaper locks.
-    SELECT r.now, r.lease_expires_at INTO now, lease_expires_at FROM {{schema}}.renew(p_worker, p_queue, NULL, NULL, q.lease) r;
+    SELECT r.now, r.lease_expires_at INTO now, lease_expires_at FROM {{schema}}.renew(p_worker, p_queue, NULL, false, NULL, q.lease) r;
     v_held := ARRAY(
         SELECT i.id
         FROM {{schema}}.named(p_ids, p_tokens) n
