@@ -113,8 +113,11 @@ func (p *place) awaitNone(ctx context.Context, list client.ObjectList) {
 }
 
 func (p *place) dropDatabase(ctx SpecContext) {
-	_, err := server.Exec(ctx, "DROP DATABASE IF EXISTS "+p.database+" WITH (FORCE)")
-	Expect(err).NotTo(HaveOccurred())
+	// While autovacuum is in it, nobody but a superuser may end all of its sessions.
+	Eventually(func() error {
+		_, err := server.Exec(ctx, "DROP DATABASE IF EXISTS "+p.database+" WITH (FORCE)")
+		return err
+	}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
 }
 
 // putSecret creates or changes a Secret with a connection URI.
