@@ -46,7 +46,7 @@ LANGUAGE sql AS $$
 $$;
 
 CREATE FUNCTION {{schema}}.set_policy(p_queue text, p_policy jsonb DEFAULT '{}') RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     q         {{schema}}.queues;
     v_owner   text;
@@ -127,7 +127,7 @@ queue: its name, 1 to 128 characters. policy: a JSON object with any of lease_se
 Errors: JQ002 the queue has another owner; JQ004 same owner, older generation; JQ005 a value out of range or an unknown key.';
 
 CREATE FUNCTION {{schema}}.get_policy(p_queue text) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     q {{schema}}.queues;
 BEGIN

@@ -128,7 +128,7 @@ COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text, uuid) IS
 
 CREATE FUNCTION {{schema}}.snooze(p_ids bigint[], p_tokens uuid[], p_delay_seconds double precision, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v     record;
@@ -156,7 +156,7 @@ CREATE FUNCTION {{schema}}.fail(
     p_retry_after_seconds double precision[] DEFAULT NULL, p_worker uuid DEFAULT NULL
 ) RETURNS TABLE (id bigint, dead boolean, retry_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_n   integer := cardinality(p_ids);
