@@ -15,8 +15,9 @@ type DeadJob struct {
 	// Attempt is how many runs began, of at most MaxAttempts.
 	Attempt, MaxAttempts int
 	CreatedAt, DiedAt    time.Time
-	// Reason says why it died: "attempts exhausted", "permanent failure" or
-	// "lease expired".
+	// Reason says why it died: "attempts exhausted", "permanent failure", or,
+	// after its last attempt, "lease expired" (its worker's process died, or could
+	// not renew its lease) or "deadline passed" (its handler was stuck).
 	Reason string
 	// LastError is the message of the last failure, at most 4,000 characters.
 	LastError string

@@ -11,7 +11,7 @@ import (
 // NewJob describes a job to enqueue. Kind is required; the zero value of
 // everything else is a sensible default.
 type NewJob struct {
-	// Kind names the handler; 1 to 128 characters.
+	// Kind names the handler; 1 to 128 characters, none of them a control character.
 	Kind string
 	// Payload is the handler's argument. It is marshalled with encoding/json;
 	// a json.RawMessage is passed as it is, and nil becomes JSON null. Its

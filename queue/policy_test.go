@@ -50,7 +50,7 @@ func TestParseSample(t *testing.T) {
 		"our_connections": 4, "elsewhere_connections": 6, "other_connections": 5, "in_recovery": true,
 		"database": "app", "server_started_at": "2030-01-01T00:00:00.123456+02:00", "queues": {"q": {"pending": 1, "pending_capped": true,
 		"scheduled": 2, "scheduled_capped": true, "due_soon": 3, "running": 4, "dead": 5, "oldest_age_seconds": 1.5, "workers": 6,
-		"claimed": 7, "succeeded": 8, "failed": 9, "lost": 10, "discarded": 11, "cancelled": 12, "execution_ms": 13,
+		"claimed": 7, "succeeded": 8, "failed": 9, "lost": 10, "overdue": 6, "discarded": 11, "cancelled": 12, "execution_ms": 13,
 		"generation": 14, "suspended": true}, "empty": {}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestParseSample(t *testing.T) {
 		Queues: map[string]QueueSample{
 			"q": {
 				Pending: 1, PendingCapped: true, Scheduled: 2, ScheduledCapped: true, DueSoon: 3, Running: 4, Dead: 5,
-				OldestAge: 1500 * time.Millisecond, Workers: 6, Claimed: 7, Succeeded: 8, Failed: 9, Lost: 10, Discarded: 11,
+				OldestAge: 1500 * time.Millisecond, Workers: 6, Claimed: 7, Succeeded: 8, Failed: 9, Lost: 10, Overdue: 6, Discarded: 11,
 				Cancelled: 12, ExecutionMillis: 13, PolicyGeneration: 14, Suspended: true,
 			},
 			"empty": {},

@@ -62,8 +62,10 @@ type QueueSample struct {
 	Workers int
 	// Claimed, Succeeded, Failed, Lost, Discarded and Cancelled are totals
 	// since the queue was declared; they never decrease. Lost counts runs
-	// taken back because a lease or a deadline passed.
-	Claimed, Succeeded, Failed, Lost, Discarded, Cancelled int64
+	// taken back because a lease or a deadline passed. Overdue counts those of
+	// them whose deadline passed while their worker was alive: stuck handlers,
+	// not dead processes.
+	Claimed, Succeeded, Failed, Lost, Overdue, Discarded, Cancelled int64
 	// ExecutionMillis is the time from claim to finish, summed over all
 	// succeeded, failed and discarded runs.
 	ExecutionMillis int64
@@ -115,6 +117,7 @@ func parseSample(raw []byte) (Sample, error) {
 			Succeeded        int64   `json:"succeeded"`
 			Failed           int64   `json:"failed"`
 			Lost             int64   `json:"lost"`
+			Overdue          int64   `json:"overdue"`
 			Discarded        int64   `json:"discarded"`
 			Cancelled        int64   `json:"cancelled"`
 			ExecutionMillis  int64   `json:"execution_ms"`
@@ -145,7 +148,7 @@ func parseSample(raw []byte) (Sample, error) {
 			DueSoon: q.DueSoon, Running: q.Running, Dead: q.Dead,
 			OldestAge: seconds(q.OldestAgeSeconds), Workers: q.Workers,
 			Unhandled: q.Unhandled, UnhandledKind: q.UnhandledKind,
-			Claimed: q.Claimed, Succeeded: q.Succeeded, Failed: q.Failed, Lost: q.Lost,
+			Claimed: q.Claimed, Succeeded: q.Succeeded, Failed: q.Failed, Lost: q.Lost, Overdue: q.Overdue,
 			Discarded: q.Discarded, Cancelled: q.Cancelled, ExecutionMillis: q.ExecutionMillis,
 			PolicyGeneration: q.Generation, Suspended: q.Suspended,
 		}

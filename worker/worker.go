@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -99,6 +102,8 @@ func (w *Worker) register(kind string, run handler) {
 		fault = "registered after the start"
 	case kind == "":
 		fault = "the kind is empty"
+	case utf8.RuneCountInString(kind) > 128 || strings.ContainsFunc(kind, unicode.IsControl):
+		fault = "a kind is 1 to 128 characters, none of them a control character: no job can have this one"
 	case run == nil:
 		fault = "the handler is nil"
 	case w.handlers[kind] != nil:

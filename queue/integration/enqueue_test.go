@@ -137,6 +137,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Entry("empty kind", `SELECT jobqueue.enqueue('q', '')`, "kind is empty; allowed: 1 to 128 characters"),
 		Entry("null kind", `SELECT jobqueue.enqueue('q', NULL)`, "kind is null; allowed: 1 to 128 characters"),
 		Entry("long kind", `SELECT jobqueue.enqueue('q', repeat('k', 129))`, "(129 characters); allowed: 1 to 128"),
+		Entry("kind with a control character", `SELECT jobqueue.enqueue('q', E'a\nb')`, "allowed: 1 to 128 characters, none of them a control character"),
 		Entry("null payload", `SELECT jobqueue.enqueue('q', 'k', NULL)`, "payload is null; allowed: a jsonb value"),
 		Entry("null priority", `SELECT jobqueue.enqueue('q', 'k', p_priority => NULL)`, "priority is null; allowed: -32768 to 32767"),
 		Entry("negative delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => -1)`, "delay_seconds is -1; allowed: 0 to"),
@@ -151,6 +152,9 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Entry("many: lengths", `SELECT jobqueue.enqueue_many('q', '{a,b}', ARRAY['1'::jsonb])`, "payloads is an array of 1; allowed: as many as kinds, which are 2"),
 		Entry("many: lengths of others", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1'::jsonb], p_run_ats => '{}')`, "run_ats is an array of 0"),
 		Entry("many: kind", `SELECT jobqueue.enqueue_many('q', '{a,""}', ARRAY['1','2']::jsonb[])`, "kinds[2] is empty"),
+		Entry("many: kind with a control character", `SELECT jobqueue.enqueue_many('q', ARRAY['a', E'b\u009f'], ARRAY['1','2']::jsonb[])`, "kinds[2] is"),
+		Entry("many: kinds of two dimensions", `SELECT jobqueue.enqueue_many('q', '{{a},{b}}', ARRAY['1','2']::jsonb[])`, "kinds is an array of 2 dimensions"),
+		Entry("many: payloads of two dimensions", `SELECT jobqueue.enqueue_many('q', '{a,b}', ARRAY[ARRAY['1','2']]::jsonb[])`, "payloads is an array of 2 dimensions"),
 		Entry("many: null payload", `SELECT jobqueue.enqueue_many('q', '{a,b}', ARRAY['1',NULL]::jsonb[])`, "payloads[2] is null"),
 		Entry("many: null priority", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], '{NULL}')`, "priorities[1] is null"),
 		Entry("many: delay", `SELECT jobqueue.enqueue_many('q', '{a}', ARRAY['1']::jsonb[], NULL, '{-0.5}')`, "delay_seconds[1] is -0.5"),
@@ -193,10 +197,55 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Expect(conn.Close(e.ctx)).To(Succeed())
 	})
 
+	It("notifies past a job whose kind nobody asks for (Q14, W1)", func() {
+		conn, err := pgx.Connect(e.ctx, e.db.URL)
+		Expect(err).NotTo(HaveOccurred())
+		woken := make(chan string, 100)
+		ctx, cancel := contextWithCancel()
+		done := make(chan error, 1)
+		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
+		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+
+		asking := uuid.New()
+		claim := func() {
+			_, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: asking, Limit: 10, Kinds: []string{"k"}})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		other := e.enqueue(1, func(_ int, j *queue.NewJob) { j.Kind = "nobody's" })
+		Eventually(woken).Should(Receive(Equal("q")))
+		claim()
+		e.enqueue(1)
+		claim()
+		e.exec(`SELECT pg_notify('jobqueue', 'after')`)
+		Eventually(woken).Should(Receive(Equal("after")), "young as it is, it may be about to be claimed")
+
+		e.exec(`UPDATE jobqueue.waiting SET available_at = available_at - interval '2 s' WHERE id = $1`, other[0])
+		e.enqueue(1)
+		Eventually(woken).Should(Receive(Equal("q")), "one by one")
+		claim()
+		e.enqueue(2)
+		Eventually(woken).Should(Receive(Equal("q")), "in bulk")
+
+		// Once somebody asks for that kind too, it is a backlog like any other.
+		_, err = e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 1, Kinds: []string{"nobody's"}})
+		Expect(err).NotTo(HaveOccurred())
+		claim()
+		e.enqueue(1, func(_ int, j *queue.NewJob) { j.Kind = "nobody's"; j.RunAt = time.Now().Add(-time.Minute) })
+		Eventually(woken).Should(Receive(Equal("q")))
+		e.enqueue(1)
+		e.enqueue(2)
+		e.exec(`SELECT pg_notify('jobqueue', 'end')`)
+		Eventually(woken).Should(Receive(Equal("end")))
+		cancel()
+		Eventually(done).Should(Receive(HaveOccurred()))
+		Expect(conn.Close(e.ctx)).To(Succeed())
+	})
+
 	It("keeps no more than a lock for each queue, however long its transaction enqueues (Q9, Q18)", func() {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
 			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(func() { _ = tx.Rollback(e.ctx) }) // it has been, unless the spec failed
 			var locks int
 			var began, now time.Time
 			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())

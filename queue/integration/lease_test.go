@@ -213,6 +213,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(hb.Lost).To(BeEmpty())
 		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1}))
 		Expect(e.job(run.ID).LastError).To(Equal("deadline passed"))
+		Expect(e.sample().Overdue).To(BeEquivalentTo(1))
 		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(hb.Lost).To(Equal([]int64{run.ID}))
@@ -221,8 +222,35 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 	It("expires a real lease by the database's clock", func() {
 		e.policy(func(p *queue.Policy) { p.Lease = 60 * time.Millisecond; p.Heartbeat = 20 * time.Millisecond })
 		e.one(worker)
-		Expect(e.reap(queue.ReapRequest{}).Returned).To(BeEquivalentTo(0))
-		Eventually(func() int64 { return e.reap(queue.ReapRequest{}).Returned }).Should(BeEquivalentTo(1))
+		end := query[time.Time](e, `SELECT lease_expires_at FROM jobqueue.workers`)
+		var by time.Time
+		Eventually(func() int64 {
+			returned := e.reap(queue.ReapRequest{}).Returned
+			by = query[time.Time](e, `SELECT clock_timestamp()`)
+			return returned
+		}).Should(BeEquivalentTo(1))
+		Expect(by).To(BeTemporally(">", end), "not before")
+	})
+
+	It("tells a stuck handler from a dead process, however late the reaper comes (W6)", func() {
+		e.policy(func(p *queue.Policy) { p.MaxAttempts = 1 })
+		ids := e.enqueue(2)
+		first, second := uuid.New(), uuid.New()
+		Expect(runIDs(e.claim(first, 1))).To(Equal(ids[:1]))
+		Expect(runIDs(e.claim(second, 1))).To(Equal(ids[1:]))
+		// The first process went on beating after its job's deadline, and then died; the
+		// second one died before it. An hour later both are long overdue.
+		e.exec(`UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 h'`)
+		e.exec(`UPDATE jobqueue.workers SET lease_expires_at = clock_timestamp() - CASE id WHEN $1 THEN interval '1 min' ELSE interval '2 h' END`, first)
+		Expect(e.reap(queue.ReapRequest{Queue: "q"}).Buried).To(BeEquivalentTo(2))
+		for id, why := range map[int64]string{ids[0]: "deadline passed", ids[1]: "lease expired"} {
+			job := e.job(id)
+			Expect(job.Reason).To(Equal(why))
+			Expect(job.LastError).To(Equal(why))
+		}
+		s := e.sample()
+		Expect(s.Lost).To(BeEquivalentTo(2))
+		Expect(s.Overdue).To(BeEquivalentTo(1))
 	})
 
 	It("buries a job whose lease ran out on its last attempt (Q7)", func() {
@@ -241,6 +269,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		s := e.sample()
 		Expect(s.Dead).To(BeEquivalentTo(1))
 		Expect(s.Lost).To(BeEquivalentTo(2))
+		Expect(s.Overdue).To(BeZero())
 	})
 
 	It("gives back on release and unregister without spending an attempt, in the old place", func() {

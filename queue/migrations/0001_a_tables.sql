@@ -175,6 +175,7 @@ CREATE TABLE {{schema}}.totals (
     succeeded    bigint NOT NULL DEFAULT 0,
     failed       bigint NOT NULL DEFAULT 0,
     lost         bigint NOT NULL DEFAULT 0,
+    overdue      bigint NOT NULL DEFAULT 0, -- of the lost, those past their deadline
     discarded    bigint NOT NULL DEFAULT 0,
     cancelled    bigint NOT NULL DEFAULT 0,
     execution_ms bigint NOT NULL DEFAULT 0
@@ -187,6 +188,7 @@ CREATE TABLE {{schema}}.tallies (
     succeeded    integer NOT NULL DEFAULT 0,
     failed       integer NOT NULL DEFAULT 0,
     lost         integer NOT NULL DEFAULT 0,
+    overdue      integer NOT NULL DEFAULT 0,
     discarded    integer NOT NULL DEFAULT 0,
     cancelled    integer NOT NULL DEFAULT 0,
     queue        text   NOT NULL

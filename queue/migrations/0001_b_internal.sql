@@ -290,12 +290,12 @@ BEGIN
     WITH gone AS (
         DELETE FROM {{schema}}.tallies t WHERE t.xid >= v_floor AND (v_cut IS NULL OR t.xid < v_cut) RETURNING *
     ), sums AS (
-        SELECT g.queue, sum(g.claimed) AS claimed, sum(g.succeeded) AS succeeded, sum(g.failed) AS failed, sum(g.lost) AS lost,
+        SELECT g.queue, sum(g.claimed) AS claimed, sum(g.succeeded) AS succeeded, sum(g.failed) AS failed, sum(g.lost) AS lost, sum(g.overdue) AS overdue,
                sum(g.discarded) AS discarded, sum(g.cancelled) AS cancelled, sum(g.execution_ms) AS execution_ms
         FROM gone g GROUP BY g.queue
     ), added AS (
         UPDATE {{schema}}.totals t
-        SET claimed = t.claimed + s.claimed, succeeded = t.succeeded + s.succeeded, failed = t.failed + s.failed, lost = t.lost + s.lost,
+        SET claimed = t.claimed + s.claimed, succeeded = t.succeeded + s.succeeded, failed = t.failed + s.failed, lost = t.lost + s.lost, overdue = t.overdue + s.overdue,
             discarded = t.discarded + s.discarded, cancelled = t.cancelled + s.cancelled, execution_ms = t.execution_ms + s.execution_ms
         FROM sums s WHERE t.queue = s.queue
     )

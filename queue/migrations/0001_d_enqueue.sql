@@ -17,8 +17,8 @@ LANGUAGE sql VOLATILE AS $$
         hashtextextended('jobqueue wake ' || {{schema_literal}} || ' ' || p_queue, (extract(epoch FROM clock_timestamp()) * 100)::bigint))
 $$;
 
--- Wakes idle workers, unless the queue has pending jobs already: then nobody is
--- idle, or someone has been woken. A SERIALIZABLE transaction does not look, for
+-- Wakes idle workers, unless the queue has pending jobs already that somebody asks
+-- for: then nobody is idle, or someone has been woken. A SERIALIZABLE transaction does not look, for
 -- looking would make it conflict with every other producer.
 CREATE FUNCTION {{schema}}.wake(p_queue text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -61,14 +61,16 @@ BEGIN
     SELECT q.max_payload_bytes, q.max_attempts,
            CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN false
                 WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = q.name) THEN {{schema}}.has_ready(q.name)
-                ELSE EXISTS (SELECT 1 FROM {{schema}}.waiting j WHERE j.queue = q.name AND j.state = 'pending') END
+                ELSE coalesce((SELECT j.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(q.name, j.kind, j.available_at)
+                               FROM {{schema}}.waiting j WHERE j.queue = q.name AND j.state = 'pending'
+                               ORDER BY j.priority, j.available_at, j.id LIMIT 1), false) END
       INTO v_max, v_attempts, v_busy
     FROM {{schema}}.queues q WHERE q.name = p_queue;
     IF NOT FOUND THEN
         PERFORM {{schema}}.no_such_queue(p_queue);
     END IF;
-    IF p_kind IS NULL OR length(p_kind) NOT BETWEEN 1 AND 128 THEN
-        PERFORM {{schema}}.bad_argument('kind', p_kind, '1 to 128 characters');
+    IF p_kind IS NULL OR length(p_kind) NOT BETWEEN 1 AND 128 OR p_kind ~ '[\x01-\x1f\x7f-\x9f]' THEN
+        PERFORM {{schema}}.check_name('kind', p_kind);
     END IF;
     IF p_payload IS NULL THEN
         PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
@@ -108,7 +110,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.enqueue(text, text, jsonb, smallint, double precision, timestamptz, integer) IS
 'Adds a job in the caller''s transaction and returns its id.
-queue: a declared queue. kind: names the handler, 1 to 128 characters. payload: its argument, within the queue''s max_payload_bytes as text. priority: lower runs first. delay_seconds or run_at: when it becomes ready; at most one of them, now by default; a run_at in the past is kept and orders the job. max_attempts: 1 to 1000; null or 0 for the queue''s.
+queue: a declared queue. kind: names the handler, 1 to 128 characters, none of them a control character. payload: its argument, within the queue''s max_payload_bytes as text. priority: lower runs first. delay_seconds or run_at: when it becomes ready; at most one of them, now by default; a run_at in the past is kept and orders the job. max_attempts: 1 to 1000; null or 0 for the queue''s.
 Errors: JQ001 no such queue; JQ003 payload too large; JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.enqueue_many(
@@ -141,6 +143,13 @@ BEGIN
         PERFORM {{schema}}.bad_argument('payloads', NULL, 'an array, which may be empty');
     END IF;
     SELECT a.name, a.n INTO v_bad
+    FROM (VALUES ('kinds', array_ndims(p_kinds)), ('payloads', array_ndims(p_payloads)), ('priorities', array_ndims(p_priorities)),
+                 ('delay_seconds', array_ndims(p_delay_seconds)), ('run_ats', array_ndims(p_run_ats)), ('max_attempts', array_ndims(p_max_attempts))) AS a (name, n)
+    WHERE a.n > 1 LIMIT 1;
+    IF FOUND THEN
+        PERFORM {{schema}}.bad_argument(v_bad.name, format('an array of %s dimensions', v_bad.n), 'an array of one dimension');
+    END IF;
+    SELECT a.name, a.n INTO v_bad
     FROM (VALUES ('payloads', cardinality(p_payloads)), ('priorities', cardinality(p_priorities)), ('delay_seconds', cardinality(p_delay_seconds)),
                  ('run_ats', cardinality(p_run_ats)), ('max_attempts', cardinality(p_max_attempts))) AS a (name, n)
     WHERE a.n <> v_n LIMIT 1;
@@ -154,16 +163,15 @@ BEGIN
     SELECT u.* INTO v_bad
     FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
          WITH ORDINALITY AS u (kind, payload, priority, delay, run_at, attempts, n)
-    WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.payload IS NULL
+    WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.kind ~ '[\x01-\x1f\x7f-\x9f]' OR u.payload IS NULL
        OR {{schema}}.payload_size(u.payload) > v_max
        OR (u.priority IS NULL AND p_priorities IS NOT NULL)
        OR u.delay NOT BETWEEN 0 AND 3153600000 OR (u.delay <> 0 AND u.run_at IS NOT NULL)
        OR u.run_at IN ('infinity', '-infinity') OR u.attempts NOT BETWEEN 0 AND 1000
     LIMIT 1;
     IF FOUND THEN
-        IF v_bad.kind IS NULL OR length(v_bad.kind) NOT BETWEEN 1 AND 128 THEN
-            PERFORM {{schema}}.bad_argument(format('kinds[%s]', v_bad.n), v_bad.kind, '1 to 128 characters');
-        ELSIF v_bad.payload IS NULL THEN
+        PERFORM {{schema}}.check_name(format('kinds[%s]', v_bad.n), v_bad.kind);
+        IF v_bad.payload IS NULL THEN
             PERFORM {{schema}}.bad_argument(format('payloads[%s]', v_bad.n), NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
         ELSIF {{schema}}.payload_size(v_bad.payload) > v_max THEN
             PERFORM {{schema}}.payload_too_large(p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload), v_max);

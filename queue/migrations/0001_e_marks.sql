@@ -35,21 +35,36 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+-- Whether somebody is awake for the queue's jobs, to judge by the first of them: it has
+-- come in the last second, or one of the live workers asks for its kind. One that
+-- nobody asks for says nothing of the others. Without workers there is nobody to wake;
+-- who starts some looks at the queue anyway.
+CREATE FUNCTION {{schema}}.is_attended(p_queue text, p_kind text, p_available_at timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN p_available_at > v_now - interval '1 second'
+        OR EXISTS (SELECT 1 FROM {{schema}}.workers w
+                   WHERE w.queue = p_queue AND w.lease_expires_at > v_now AND (w.kinds IS NULL OR p_kind = ANY (w.kinds)))
+        OR NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now);
+END $$;
+
+-- Whether the queue has pending jobs that somebody is awake for.
 CREATE FUNCTION {{schema}}.has_ready(p_queue text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_first record;
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN
-        RETURN EXISTS (SELECT 1 FROM {{schema}}.waiting j WHERE j.queue = p_queue AND j.state = 'pending');
-    END IF;
-    PERFORM 1
+    SELECT first.* INTO v_first
     FROM {{schema}}.ready_ranges(p_queue) r
     CROSS JOIN LATERAL (
-        SELECT 1 FROM {{schema}}.waiting j
+        SELECT j.kind, j.available_at FROM {{schema}}.waiting j
         WHERE j.queue = p_queue AND j.state = 'pending'
           AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
         ORDER BY j.priority, j.available_at, j.id LIMIT 1) first
     LIMIT 1;
-    RETURN FOUND;
+    RETURN FOUND AND {{schema}}.is_attended(p_queue, v_first.kind, v_first.available_at);
 END $$;
 
 -- Index entries read by this transaction, dead ones included. The difference

@@ -63,6 +63,10 @@ DECLARE
     v_ids     bigint[];
     v_keys    bytea[];
     v_masks   varbit[];
+    v_overdue bytea[]; -- of v_keys, those whose deadline passed before their worker's lease did
+    v_overdue_masks varbit[];
+    v_expiry  bytea[]; -- and the others
+    v_expiry_masks varbit[];
     v_n       bigint;
     r         record;
     b         record;
@@ -103,17 +107,22 @@ BEGIN
         FROM seen s WHERE s.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker);
     END IF;
 
-    -- Whole batches, until the limit is reached.
-    SELECT array_agg(c.key), array_agg(c.open) INTO v_keys, v_masks
-    FROM (SELECT o.key, o.open, sum(bit_count(o.open)) OVER (ROWS UNBOUNDED PRECEDING) - bit_count(o.open) AS before
+    -- Whole batches, until the limit is reached. What came first, the deadline or the end
+    -- of the lease, tells a stuck handler from a dead process, however late this is.
+    SELECT array_agg(c.key), array_agg(c.open), array_agg(c.key) FILTER (WHERE c.overdue), array_agg(c.open) FILTER (WHERE c.overdue),
+           array_agg(c.key) FILTER (WHERE NOT c.overdue), array_agg(c.open) FILTER (WHERE NOT c.overdue)
+      INTO v_keys, v_masks, v_overdue, v_overdue_masks, v_expiry, v_expiry_masks
+    FROM (SELECT o.key, o.open, o.overdue, sum(bit_count(o.open)) OVER (ROWS UNBOUNDED PRECEDING) - bit_count(o.open) AS before
           FROM (
-              SELECT one.* FROM unnest(v_expired) g (worker)
+              SELECT one.key, one.open, one.deadline < w.lease_expires_at AS overdue
+              FROM unnest(v_expired) g (worker)
+              CROSS JOIN LATERAL (SELECT x.lease_expires_at FROM {{schema}}.workers x WHERE x.id = g.worker OFFSET 0) w
               CROSS JOIN LATERAL (
-                  SELECT b.key, b.open FROM {{schema}}.batches b
+                  SELECT b.key, b.open, b.deadline FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
               UNION ALL
-              SELECT one.* FROM unnest(v_live) g (worker)
+              SELECT one.key, one.open, true FROM unnest(v_live) g (worker)
               CROSS JOIN LATERAL (
                   SELECT b.key, b.open FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.deadline < v_now AND b.started_at <= v_now
@@ -128,11 +137,12 @@ BEGIN
 
     IF v_keys IS NOT NULL THEN
         WITH runs AS (
-            SELECT r.worker_id, (r.job).*, CASE WHEN r.deadline < v_now THEN 'deadline passed' ELSE 'lease expired' END AS why
-            FROM {{schema}}.jobs_of(v_keys, v_masks) r
+            SELECT r.worker_id, (r.job).*, 'deadline passed' AS why FROM {{schema}}.jobs_of(v_overdue, v_overdue_masks) r
+            UNION ALL
+            SELECT r.worker_id, (r.job).*, 'lease expired' FROM {{schema}}.jobs_of(v_expiry, v_expiry_masks) r
         ), kept AS (
             INSERT INTO {{schema}}.dead (id, created_at, died_at, worker_id, attempt, max_attempts, priority, queue, kind, payload, reason, last_error, errors)
-            SELECT r.id, r.created_at, v_now, r.worker_id, r.attempt + 1, r.max_attempts, r.priority, r.queue, r.kind, r.payload, 'lease expired',
+            SELECT r.id, r.created_at, v_now, r.worker_id, r.attempt + 1, r.max_attempts, r.priority, r.queue, r.kind, r.payload, r.why,
                    r.why, {{schema}}.push_error(r.errors, r.attempt + 1, v_now, r.why)
             FROM runs r WHERE r.attempt + 1 >= r.max_attempts
             RETURNING 1
@@ -143,7 +153,8 @@ BEGIN
             FROM runs r WHERE r.attempt + 1 < r.max_attempts
             RETURNING 1
         ), counted AS (
-            INSERT INTO {{schema}}.tallies (queue, lost) SELECT r.queue, count(*) FROM runs r GROUP BY r.queue
+            INSERT INTO {{schema}}.tallies (queue, lost, overdue)
+            SELECT r.queue, count(*), count(*) FILTER (WHERE r.why = 'deadline passed') FROM runs r GROUP BY r.queue
         )
         SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM back) INTO buried, returned;
         PERFORM {{schema}}.close_runs(v_keys, v_masks);

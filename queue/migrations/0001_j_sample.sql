@@ -131,7 +131,7 @@ BEGIN
             'unhandled', s.unhandled, 'unhandled_kind', coalesce(s.unhandled_kind, ''),
             'oldest_age_seconds', coalesce(greatest(extract(epoch FROM v_now - s.oldest), 0), 0),
             'claimed', t.claimed + coalesce(u.claimed, 0), 'succeeded', t.succeeded + coalesce(u.succeeded, 0),
-            'failed', t.failed + coalesce(u.failed, 0), 'lost', t.lost + coalesce(u.lost, 0),
+            'failed', t.failed + coalesce(u.failed, 0), 'lost', t.lost + coalesce(u.lost, 0), 'overdue', t.overdue + coalesce(u.overdue, 0),
             'discarded', t.discarded + coalesce(u.discarded, 0), 'cancelled', t.cancelled + coalesce(u.cancelled, 0),
             'execution_ms', t.execution_ms + coalesce(u.execution_ms, 0),
             'generation', q.generation, 'suspended', q.suspended))
@@ -139,7 +139,7 @@ BEGIN
         JOIN {{schema}}.totals t ON t.queue = q.name
         CROSS JOIN LATERAL {{schema}}.sample_queue(q.name, v_now, p_cap) s
         LEFT JOIN (
-            SELECT y.queue, sum(y.claimed) AS claimed, sum(y.succeeded) AS succeeded, sum(y.failed) AS failed, sum(y.lost) AS lost,
+            SELECT y.queue, sum(y.claimed) AS claimed, sum(y.succeeded) AS succeeded, sum(y.failed) AS failed, sum(y.lost) AS lost, sum(y.overdue) AS overdue,
                    sum(y.discarded) AS discarded, sum(y.cancelled) AS cancelled, sum(y.execution_ms) AS execution_ms
             FROM {{schema}}.tallies y
             WHERE y.xid >= (SELECT CASE WHEN pg_is_in_recovery() OR f.floor <= pg_snapshot_xmax(pg_current_snapshot()) THEN f.floor ELSE '0'::xid8 END
@@ -148,5 +148,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.sample(integer) IS
 'Returns a look at all queues and at the server''s connections as one JSON object, at a cost bounded by cap (1 to 1000000) rows counted per queue and state, and writes nothing, so it works on a standby.
-taken_at, in_recovery, database, server_started_at, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), elsewhere_connections (the same, to other databases of the server), other_connections, horizon (what horizon_holder() returns, or null), and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), unhandled and unhandled_kind (of the first 100 ready jobs those that have waited for a minute and whose kind none of the live workers asks for, though one has been up as long; and the first of the kinds, or empty), the totals claimed, succeeded, failed, lost, discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
+taken_at, in_recovery, database, server_started_at, max_connections, reserved_connections, our_connections (application_name jobqueue:…, to this database), elsewhere_connections (the same, to other databases of the server), other_connections, horizon (what horizon_holder() returns, or null), and queues by name: pending (ready, due ones included), scheduled, each with _capped; due_soon (within 60 s), running, dead, workers, oldest_age_seconds (0 when nothing is ready), unhandled and unhandled_kind (of the first 100 ready jobs those that have waited for a minute and whose kind none of the live workers asks for, though one has been up as long; and the first of the kinds, or empty), the totals claimed, succeeded, failed, lost (taken back by reap), overdue (of these, the ones whose own deadline had passed while their worker still renewed its lease), discarded, cancelled and execution_ms, which never decrease; generation and suspended of the policy.
 Errors: JQ005 bad argument.';
