@@ -65,6 +65,31 @@ var _ = Describe("claims (Q1, Q2)", func() {
 		Expect(runIDs(e.claim(uuid.New(), 10))).To(Equal(ids[:2]), "what was rolled back is ready again")
 	})
 
+	It("has large claims take turns, and waits for none for long (Q1)", func() {
+		ids := e.enqueue(600)
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+		held, err := e.c.Claim(e.ctx, tx, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 200})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(runIDs(held)).To(Equal(ids[:200]))
+		Expect(runIDs(e.claim(uuid.New(), 199))).To(Equal(ids[200:399]), "small ones do not wait")
+
+		claimed := make(chan []queue.Run, 1)
+		go func() {
+			defer GinkgoRecover()
+			claimed <- e.claim(uuid.New(), 200)
+		}()
+		waits := func() int {
+			return query[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		}
+		Eventually(waits).WithPolling(time.Millisecond).Should(Equal(1))
+		var runs []queue.Run
+		Eventually(claimed).WithTimeout(10 * time.Second).Should(Receive(&runs))
+		Expect(runIDs(runs)).To(Equal(ids[399:599]))
+	})
+
 	It("claims only the kinds asked for", func() {
 		e.enqueue(2, func(_ int, j *queue.NewJob) { j.Kind = "a" })
 		b := e.enqueue(2, func(_ int, j *queue.NewJob) { j.Kind = "b" })

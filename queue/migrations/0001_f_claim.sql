@@ -32,6 +32,19 @@ BEGIN
     RETURN cardinality(v_ids);
 END $$;
 
+-- Large claims of a queue take turns: two at a time would each walk over the rows that
+-- the other has locked, eight over those of seven. Small ones do not, for they would
+-- wait for each other's commit longer than they walk. A turn ends with its transaction;
+-- one that takes too long is not waited for, so that a claim left open in a transaction
+-- holds nobody up.
+CREATE FUNCTION {{schema}}.take_turn(p_queue text) RETURNS void
+LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('jobqueue claim ' || {{schema_literal}} || ' ' || p_queue, 0));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    NULL;
+END $$;
+
 -- The work of claim, with one row per batch: its cost per job is smaller by far.
 CREATE FUNCTION {{schema}}.claim_many(
     p_queue  text,
@@ -106,6 +119,9 @@ BEGIN
         q.due_from := '-infinity';
     END IF;
 
+    IF p_limit >= 200 THEN
+        PERFORM {{schema}}.take_turn(p_queue);
+    END IF;
     v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled');
     IF EXISTS (SELECT 1 FROM {{schema}}.waiting j
                WHERE j.queue = p_queue AND j.state = 'scheduled' AND j.available_at <= v_now
