@@ -38,6 +38,35 @@ BEGIN
     END IF;
 END $$;
 
+-- Says what is wrong with a job that enqueue did not take.
+CREATE FUNCTION {{schema}}.refuse_job(
+    p_queue text, p_kind text, p_payload jsonb, p_priority smallint, p_delay_seconds double precision, p_run_at timestamptz, p_max_attempts integer
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_max integer;
+BEGIN
+    SELECT q.max_payload_bytes INTO v_max FROM {{schema}}.queues q WHERE q.name = p_queue;
+    IF NOT FOUND THEN
+        PERFORM {{schema}}.no_such_queue(p_queue);
+    END IF;
+    PERFORM {{schema}}.check_name('kind', p_kind);
+    IF p_payload IS NULL THEN
+        PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
+    ELSIF {{schema}}.payload_size(p_payload) > v_max THEN
+        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
+    ELSIF p_priority IS NULL THEN
+        PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
+    ELSIF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'null when delay_seconds is given');
+    ELSIF p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
+        PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years), or null');
+    ELSIF p_run_at IN ('infinity', '-infinity') THEN
+        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'a finite time, or null');
+    END IF;
+    PERFORM {{schema}}.bad_argument('max_attempts', p_max_attempts::text, '1 to 1000, or 0 or null for the queue''s');
+END $$;
+
 CREATE FUNCTION {{schema}}.enqueue(
     p_queue         text,
     p_kind          text,
@@ -50,59 +79,39 @@ CREATE FUNCTION {{schema}}.enqueue(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_now      timestamptz := clock_timestamp();
-    v_at       timestamptz;
-    v_attempts integer;
-    v_max      integer;
-    v_busy     boolean;
-    v_id       bigint;
+    v_now   timestamptz := clock_timestamp();
+    v_id    bigint;
+    v_ready boolean;
+    v_busy  boolean;
 BEGIN
-    -- As wake() and has_ready() look, in one statement: this is the hot path.
-    SELECT q.max_payload_bytes, q.max_attempts,
-           CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN false
-                WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = q.name) THEN {{schema}}.has_ready(q.name)
-                ELSE coalesce((SELECT j.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(q.name, j.kind, j.available_at)
-                               FROM {{schema}}.waiting j WHERE j.queue = q.name AND j.state = 'pending'
-                               ORDER BY j.priority, j.available_at, j.id LIMIT 1), false) END
-      INTO v_max, v_attempts, v_busy
-    FROM {{schema}}.queues q WHERE q.name = p_queue;
-    IF NOT FOUND THEN
-        PERFORM {{schema}}.no_such_queue(p_queue);
+    -- This is the hot path, and what costs here is each statement and each expression, not
+    -- what it works on: so everything is checked at once, and who failed is asked who it was.
+    INSERT INTO {{schema}}.waiting AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
+    SELECT t.at, v_now, CASE WHEN p_max_attempts > 0 THEN p_max_attempts ELSE q.max_attempts END, p_priority,
+           CASE WHEN t.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload
+    FROM {{schema}}.queues q
+    CROSS JOIN LATERAL (SELECT coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0))) AS at) t
+    WHERE q.name = p_queue
+      AND length(p_kind) BETWEEN 1 AND 128 AND p_kind !~ '[\x01-\x1f\x7f-\x9f]'
+      AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
+      AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
+      AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
+    RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
+    IF v_id IS NULL THEN
+        PERFORM {{schema}}.refuse_job(p_queue, p_kind, p_payload, p_priority, p_delay_seconds, p_run_at, p_max_attempts);
     END IF;
-    IF p_kind IS NULL OR length(p_kind) NOT BETWEEN 1 AND 128 OR p_kind ~ '[\x01-\x1f\x7f-\x9f]' THEN
-        PERFORM {{schema}}.check_name('kind', p_kind);
+    IF v_ready THEN
+        -- As wake() and has_ready() look, in one statement.
+        SELECT CASE WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, v_id)
+                    ELSE (SELECT j.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(p_queue, j.kind, j.available_at)
+                          FROM {{schema}}.waiting j WHERE j.queue = p_queue AND j.state = 'pending' AND j.id <> v_id
+                          ORDER BY j.priority, j.available_at, j.id LIMIT 1) END
+          INTO v_busy
+        WHERE current_setting('transaction_isolation') <> 'serializable';
+        IF v_busy IS NOT TRUE AND {{schema}}.announces(p_queue) THEN
+            PERFORM pg_notify({{schema_literal}}, p_queue);
+        END IF;
     END IF;
-    IF p_payload IS NULL THEN
-        PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
-    END IF;
-    IF {{schema}}.payload_size(p_payload) > v_max THEN
-        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
-    END IF;
-    IF p_priority IS NULL THEN
-        PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
-    END IF;
-    IF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'null when delay_seconds is given');
-    END IF;
-    IF p_delay_seconds IS NOT NULL AND p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
-        PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years), or null');
-    END IF;
-    IF p_run_at IN ('infinity', '-infinity') THEN
-        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'a finite time, or null');
-    END IF;
-    IF p_max_attempts IS NOT NULL AND p_max_attempts NOT BETWEEN 0 AND 1000 THEN
-        PERFORM {{schema}}.bad_argument('max_attempts', p_max_attempts::text, '1 to 1000, or 0 or null for the queue''s');
-    END IF;
-    IF p_max_attempts > 0 THEN
-        v_attempts := p_max_attempts;
-    END IF;
-    v_at := coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
-    IF v_at <= v_now AND NOT v_busy AND {{schema}}.announces(p_queue) THEN
-        PERFORM pg_notify({{schema_literal}}, p_queue);
-    END IF;
-    INSERT INTO {{schema}}.waiting (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
-    VALUES (v_at, v_now, v_attempts, p_priority, CASE WHEN v_at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload)
-    RETURNING id INTO v_id;
     IF p_run_at < v_now THEN
         PERFORM {{schema}}.place_behind(p_queue, ARRAY[v_id]);
     END IF;

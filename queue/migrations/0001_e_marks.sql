@@ -50,8 +50,8 @@ BEGIN
         OR NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now);
 END $$;
 
--- Whether the queue has pending jobs that somebody is awake for.
-CREATE FUNCTION {{schema}}.has_ready(p_queue text) RETURNS boolean
+-- Whether the queue has pending jobs, besides the one given, that somebody is awake for.
+CREATE FUNCTION {{schema}}.has_ready(p_queue text, p_besides bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_first record;
@@ -60,7 +60,7 @@ BEGIN
     FROM {{schema}}.ready_ranges(p_queue) r
     CROSS JOIN LATERAL (
         SELECT j.kind, j.available_at FROM {{schema}}.waiting j
-        WHERE j.queue = p_queue AND j.state = 'pending'
+        WHERE j.queue = p_queue AND j.state = 'pending' AND j.id IS DISTINCT FROM p_besides
           AND (j.priority, j.available_at, j.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND j.priority < r.hi_priority
         ORDER BY j.priority, j.available_at, j.id LIMIT 1) first
     LIMIT 1;
