@@ -82,7 +82,7 @@ func (b *books) account(ctx context.Context, db *v1alpha1.QueueDatabase) (*accou
 	if err != nil {
 		return nil, fmt.Errorf("list JobQueues: %w", err)
 	}
-	of := client.MatchingLabels{LabelDatabase: db.Name}
+	of := client.MatchingFields{indexDatabaseLabel: db.Name}
 	var deployments appsv1.DeploymentList
 	if err := b.client.List(ctx, &deployments, client.InNamespace(db.Namespace), of, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Deployments: %w", err)

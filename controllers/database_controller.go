@@ -120,6 +120,7 @@ func (r *databaseReconciler) forget(key types.NamespacedName) {
 	r.credentials.forget(key)
 	r.applier.forget("CronJob", types.NamespacedName{Namespace: key.Namespace, Name: key.Name + reaperSuffix})
 	r.written.forget(key)
+	r.clock.forget(key)
 	r.books.ledger.forgetDatabase(key)
 	r.books.servers.forget(key)
 	if known {

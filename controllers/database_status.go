@@ -61,7 +61,7 @@ func (r *databaseReconciler) report(ctx context.Context, db *v1alpha1.QueueDatab
 	after := databaseStatus(db.Generation, *before.DeepCopy(), f, r.horizonLimit)
 	databaseMetrics(db, f, after)
 	horizonMetrics(keyOf(db), f.state, before.HorizonHolder, after.HorizonHolder)
-	if !r.clock.due(db.UID, databaseChange(before, after), r.now()) {
+	if !r.clock.due(db, databaseChange(before, after), r.now()) {
 		return nil
 	}
 	base := db.DeepCopy()

@@ -3,9 +3,11 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -14,8 +16,35 @@ import (
 )
 
 // releaseWithin bounds how long a JobQueue's deletion waits for a database that
-// does not answer.
+// does not answer, from when this operator first saw it.
 const releaseWithin = 15 * time.Second
+
+// deletions knows since when JobQueues are being deleted, by this process's clock:
+// the API server's, which is in their deletionTimestamp, may differ from it.
+type deletions struct {
+	mu    sync.Mutex
+	since map[types.NamespacedName]time.Time
+}
+
+func newDeletions() *deletions { return &deletions{since: map[types.NamespacedName]time.Time{}} }
+
+// waited is how long ago the deletion was first seen.
+func (d *deletions) waited(q *v1alpha1.JobQueue, now time.Time) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	since, seen := d.since[keyOf(q)]
+	if !seen {
+		since = now
+		d.since[keyOf(q)] = now
+	}
+	return now.Sub(since)
+}
+
+func (d *deletions) forget(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.since, key)
+}
 
 // finalize clears the owner of the queue, so that another JobQueue may have it.
 // The jobs and the policy stay (P5). A database that is gone or does not answer
@@ -29,7 +58,7 @@ func (r *queueReconciler) finalize(ctx context.Context, q *v1alpha1.JobQueue) (c
 		return ctrl.Result{}, err
 	}
 	if !released {
-		if left := releaseWithin - r.now().Sub(q.DeletionTimestamp.Time); left > 0 && why == "" {
+		if left := releaseWithin - r.deletions.waited(q, r.now()); left > 0 && why == "" {
 			return ctrl.Result{RequeueAfter: min(left, time.Second) + 10*time.Millisecond}, nil
 		}
 		if why == "" {
@@ -44,7 +73,6 @@ func (r *queueReconciler) finalize(ctx context.Context, q *v1alpha1.JobQueue) (c
 		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("remove finalizer: %w", err))
 	}
 	r.forget(keyOf(q))
-	r.clock.forget(q.UID)
 	return ctrl.Result{}, nil
 }
 

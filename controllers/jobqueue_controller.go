@@ -32,6 +32,7 @@ type queueReconciler struct {
 	applier     *applier
 	memories    *memories
 	clock       *statusClock
+	deletions   *deletions
 	recorder    events.EventRecorder
 	now         func() time.Time
 	written     lastWritten[v1alpha1.JobQueueStatus]
@@ -250,5 +251,7 @@ func (r *queueReconciler) forget(key types.NamespacedName) {
 	r.applier.forget("Deployment", key)
 	r.applier.forget("PodDisruptionBudget", key)
 	r.written.forget(key)
+	r.clock.forget(key)
+	r.deletions.forget(key)
 	forgetQueueMetrics(key)
 }

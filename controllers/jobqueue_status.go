@@ -31,7 +31,7 @@ func (r *queueReconciler) report(ctx context.Context, o *observation, out outcom
 	if out.changed {
 		r.announceScaling(o, out)
 	}
-	if !r.clock.due(o.queue.UID, queueChange(before, after), o.now) {
+	if !r.clock.due(o.queue, queueChange(before, after), o.now) {
 		return nil
 	}
 	base := o.queue.DeepCopy()

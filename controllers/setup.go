@@ -48,6 +48,9 @@ import (
 const (
 	indexDatabase = ".spec.databaseRef.name"
 	indexSecret   = ".spec.credentials.secretRef.name"
+	// indexDatabaseLabel finds Deployments and pods by LabelDatabase; a label selector
+	// looks at all of the namespace.
+	indexDatabaseLabel = ".metadata.labels.database"
 )
 
 // Option changes how the controllers work.
@@ -145,7 +148,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
 	}
 	queues := &queueReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books, memories: newMemories(),
-		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(),
+		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(), deletions: newDeletions(),
 		recorder: mgr.GetEventRecorder("jobqueue-operator"), now: s.now,
 	}
 	if err := databases.setup(mgr, s.names); err != nil {
@@ -170,6 +173,12 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) error {
 	})
 	if err != nil {
 		return fmt.Errorf("index QueueDatabases: %w", err)
+	}
+	for _, o := range []client.Object{&appsv1.Deployment{}, &corev1.Pod{}} {
+		err := index.IndexField(ctx, o, indexDatabaseLabel, func(o client.Object) []string { return []string{o.GetLabels()[LabelDatabase]} })
+		if err != nil {
+			return fmt.Errorf("index %T: %w", o, err)
+		}
 	}
 	return nil
 }

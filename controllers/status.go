@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 )
@@ -33,34 +34,45 @@ const (
 // and rarely for numbers, so that a steady queue costs the API server nothing.
 type statusClock struct {
 	mu      sync.Mutex
-	written map[types.UID]time.Time
+	written map[types.NamespacedName]writtenAt
 }
 
-func newStatusClock() *statusClock { return &statusClock{written: map[types.UID]time.Time{}} }
+// writtenAt is when the status of the object of that UID was last written.
+type writtenAt struct {
+	uid types.UID
+	at  time.Time
+}
 
-// due reports whether to write now, and counts that as written. The first sight
-// of an object counts as well: a restart of the operator alone is no change.
-func (c *statusClock) due(uid types.UID, i importance, now time.Time) bool {
+func newStatusClock() *statusClock {
+	return &statusClock{written: map[types.NamespacedName]writtenAt{}}
+}
+
+// due reports whether to write the object's status now, and counts that as written.
+// The first sight of an object counts as well: a restart of the operator alone is no
+// change.
+func (c *statusClock) due(o client.Object, i importance, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last, seen := c.written[uid]
-	if !seen {
-		last = now
-		c.written[uid] = now
+	key, uid := client.ObjectKeyFromObject(o), o.GetUID()
+	last, seen := c.written[key]
+	if !seen || last.uid != uid {
+		last = writtenAt{uid, now}
+		c.written[key] = last
 	}
 	due := i == otherState ||
-		i == otherNumbers && now.Sub(last) >= numbersEvery ||
-		i == newerSample && now.Sub(last) >= timeEvery
+		i == otherNumbers && now.Sub(last.at) >= numbersEvery ||
+		i == newerSample && now.Sub(last.at) >= timeEvery
 	if due {
-		c.written[uid] = now
+		c.written[key] = writtenAt{uid, now}
 	}
 	return due
 }
 
-func (c *statusClock) forget(uid types.UID) {
+// forget drops what is known of an object that is gone.
+func (c *statusClock) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.written, uid)
+	delete(c.written, key)
 }
 
 // sameConditions compares what conditions say, not how they say it. Which of the

@@ -49,6 +49,8 @@ func TestQueueChange(t *testing.T) {
 func TestStatusClock(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := newStatusClock()
+	q := testQueue()
+	q.UID = "uid"
 	for _, step := range []struct {
 		after time.Duration
 		i     importance
@@ -64,9 +66,36 @@ func TestStatusClock(t *testing.T) {
 		{5*time.Minute + 15*time.Second, newerSample, true},
 		{30 * time.Minute, sameStatus, false},
 	} {
-		if got := c.due("uid", step.i, start.Add(step.after)); got != step.want {
+		if got := c.due(q, step.i, start.Add(step.after)); got != step.want {
 			t.Errorf("after %s, importance %d: due %v", step.after, step.i, got)
 		}
+	}
+	again := q.DeepCopy()
+	again.UID = "another"
+	if c.due(again, otherNumbers, start.Add(time.Hour)) {
+		t.Error("the first sight of a new object of that name is no change")
+	}
+	c.forget(keyOf(q))
+	if len(c.written) != 0 {
+		t.Errorf("%d objects are known after all were forgotten", len(c.written))
+	}
+}
+
+// The API server's clock may be an hour ahead or behind: only this process's counts.
+func TestDeletionsWaitByOneClock(t *testing.T) {
+	d := newDeletions()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
+		q := testQueue(func(q *v1alpha1.JobQueue) { q.DeletionTimestamp = &metav1.Time{Time: now.Add(skew)} })
+		for _, after := range []time.Duration{0, time.Second, releaseWithin} {
+			if got := d.waited(q, now.Add(after)); got != after {
+				t.Errorf("with the API server's clock off by %s, %s after it was first seen: waited %s", skew, after, got)
+			}
+		}
+		d.forget(keyOf(q))
+	}
+	if len(d.since) != 0 {
+		t.Errorf("%d deletions are known after all were forgotten", len(d.since))
 	}
 }
 

@@ -14,8 +14,10 @@ const (
 	// connectTimeout bounds one try to connect, unless the connection string says
 	// otherwise.
 	connectTimeout = 5 * time.Second
-	// pingTimeout bounds the ping of a connection that was idle for a second or more. One
-	// that a firewall has forgotten does not answer; there must be time for another.
+	// A connection that was idle for pingAfter is pinged before use, for pingTimeout. One
+	// that a firewall has forgotten does not answer; there must be time for another. An
+	// idle worker polls more often than that, and is spared the ping.
+	pingAfter   = 5 * time.Second
 	pingTimeout = time.Second
 	// farewell is how long a connection that was given up, its statement cancelled, may
 	// keep its place in the pool until the server has hung up. pgx would wait 15 s.
@@ -64,6 +66,7 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
 	}
 	pc.PingTimeout = pingTimeout
+	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.BeforeClose = hangUp
 	if cfg.DisableListen && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe

@@ -79,6 +79,8 @@ type queueReport struct {
 	Scheduled        int64   `json:"scheduled"`
 	ScheduledCapped  bool    `json:"scheduledCapped,omitempty"`
 	Dead             int64   `json:"dead"`
+	Unhandled        int64   `json:"unhandled,omitempty"`
+	UnhandledKind    string  `json:"unhandledKind,omitempty"`
 	OldestAgeSeconds float64 `json:"oldestAgeSeconds"`
 	Workers          int     `json:"workers"`
 	Suspended        bool    `json:"suspended"`
@@ -86,6 +88,7 @@ type queueReport struct {
 	Succeeded        int64   `json:"succeededTotal"`
 	Failed           int64   `json:"failedTotal"`
 	Lost             int64   `json:"lostTotal"`
+	Overdue          int64   `json:"overdueTotal"`
 	PolicyGeneration int64   `json:"policyGeneration"`
 }
 
@@ -144,7 +147,8 @@ func newStatusReport(s queue.Sample, names []string) (statusReport, error) {
 			Name: name, Pending: q.Pending, PendingCapped: q.PendingCapped, Running: q.Running,
 			Scheduled: q.Scheduled, ScheduledCapped: q.ScheduledCapped, Dead: q.Dead,
 			OldestAgeSeconds: q.OldestAge.Seconds(), Workers: q.Workers, Suspended: q.Suspended,
-			Claimed: q.Claimed, Succeeded: q.Succeeded, Failed: q.Failed, Lost: q.Lost,
+			Claimed: q.Claimed, Succeeded: q.Succeeded, Failed: q.Failed, Lost: q.Lost, Overdue: q.Overdue,
+			Unhandled: q.Unhandled, UnhandledKind: q.UnhandledKind,
 			PolicyGeneration: q.PolicyGeneration,
 		})
 	}
@@ -153,8 +157,19 @@ func newStatusReport(s queue.Sample, names []string) (statusReport, error) {
 }
 
 func (r statusReport) table(out io.Writer) error {
-	if err := r.queues(out); err != nil || r.Horizon == nil || r.Horizon.words == "" {
+	if err := r.queues(out); err != nil {
 		return err
+	}
+	for _, q := range r.Queues {
+		if q.Unhandled > 0 {
+			if _, err := fmt.Fprintf(out, "\nqueue %s: of its first 100 ready jobs, %d have waited for a minute and are of kinds that no worker asks for, such as %q\n",
+				q.Name, q.Unhandled, q.UnhandledKind); err != nil {
+				return err
+			}
+		}
+	}
+	if r.Horizon == nil || r.Horizon.words == "" {
+		return nil
 	}
 	_, err := fmt.Fprintln(out, "\n"+r.Horizon.words)
 	return err

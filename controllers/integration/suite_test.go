@@ -36,7 +36,7 @@ var (
 
 func TestIntegration(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Skip("KUBEBUILDER_ASSETS is not set: `make test-integration` sets it")
+		t.Fatal("KUBEBUILDER_ASSETS is not set: it names the folder with etcd and kube-apiserver; run `make test-integration`, or `make assets` once and set it to what `bin/localcluster assets` prints")
 	}
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "controllers")

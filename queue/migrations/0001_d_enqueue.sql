@@ -81,8 +81,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 DECLARE
     v_now   timestamptz := clock_timestamp();
     v_id    bigint;
-    v_ready boolean;
-    v_busy  boolean;
+    v_first boolean; -- nobody is awake for another of the queue's jobs
 BEGIN
     -- This is the hot path, and what costs here is each statement and each expression, not
     -- what it works on: so everything is checked at once, and who failed is asked who it was.
@@ -96,21 +95,18 @@ BEGIN
       AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
       AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
-    RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
+    -- As wake() and has_ready() look: what is returned does not see the row that was added.
+    RETURNING j.id, j.state = 'pending' AND NOT coalesce(CASE
+        WHEN current_setting('transaction_isolation') = 'serializable' THEN false
+        WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, j.id)
+        ELSE (SELECT w.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(p_queue, w.kind, w.available_at)
+              FROM {{schema}}.waiting w WHERE w.queue = p_queue AND w.state = 'pending'
+              ORDER BY w.priority, w.available_at, w.id LIMIT 1) END, false)
+      INTO v_id, v_first;
     IF v_id IS NULL THEN
         PERFORM {{schema}}.refuse_job(p_queue, p_kind, p_payload, p_priority, p_delay_seconds, p_run_at, p_max_attempts);
-    END IF;
-    IF v_ready THEN
-        -- As wake() and has_ready() look, in one statement.
-        SELECT CASE WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, v_id)
-                    ELSE (SELECT j.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(p_queue, j.kind, j.available_at)
-                          FROM {{schema}}.waiting j WHERE j.queue = p_queue AND j.state = 'pending' AND j.id <> v_id
-                          ORDER BY j.priority, j.available_at, j.id LIMIT 1) END
-          INTO v_busy
-        WHERE current_setting('transaction_isolation') <> 'serializable';
-        IF v_busy IS NOT TRUE AND {{schema}}.announces(p_queue) THEN
-            PERFORM pg_notify({{schema_literal}}, p_queue);
-        END IF;
+    ELSIF v_first AND {{schema}}.announces(p_queue) THEN
+        PERFORM pg_notify({{schema_literal}}, p_queue);
     END IF;
     IF p_run_at < v_now THEN
         PERFORM {{schema}}.place_behind(p_queue, ARRAY[v_id]);

@@ -67,14 +67,20 @@ DECLARE
     v_marked   boolean;
     v_now      timestamptz := clock_timestamp();
     v_walk     bigint;
-    v_jobs     {{schema}}.waiting[]; -- those that share a batch
-    v_ids      bigint[];
+    v_most     integer; -- how many jobs to take at once
+    v_got      integer; -- how many there were
+    v_n        integer := 0;
+    v_jobs     {{schema}}.waiting[]; -- of these, the ones that share a batch
     v_places   tid[];
-    v_alone    tid[];
-    v_n        integer;
-    v_some     {{schema}}.waiting[];
+    v_alone    tid[];                -- and those that do not
+    v_priorities smallint[];
+    v_ats      timestamptz[];
+    v_ids      bigint[];
     v_min      bigint;
     v_max      bigint;
+    v_priority smallint := -32768;   -- where in the order to go on
+    v_at       timestamptz := '-infinity';
+    v_id       bigint := -9223372036854775808;
 BEGIN
     SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
            w.queue AS worker_queue, w.pod AS worker_pod, w.kinds AS worker_kinds, w.heartbeat_at, w.lease_expires_at,
@@ -132,84 +138,88 @@ BEGIN
     -- A job has a batch to itself if its kind is to, or if it is large (only what is
     -- large is compressed) or may be, with the errors it has had: a batch is one value,
     -- whose size is bounded thereby.
-    IF v_marked THEN
-        SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.id) FILTER (WHERE NOT f.alone),
-               array_agg(f.place) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE f.alone)
-          INTO v_jobs, v_ids, v_places, v_alone
-        FROM (
-            SELECT first.*
-            FROM {{schema}}.ready_ranges(p_queue) r
-            CROSS JOIN LATERAL (
-                SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
+    --
+    -- Jobs are taken some hundred at a time, fewer when they are large, each time from
+    -- where the last one ended: memory that is used in small pieces is used again.
+    started_at := v_now;
+    deadline := v_now + q.timeout + q.lease;
+    timeout_ms := (extract(epoch FROM q.timeout) * 1000)::bigint;
+    lease_ms := (extract(epoch FROM q.lease) * 1000)::bigint;
+    v_most := least(p_limit, 200);
+    LOOP
+        IF v_marked THEN
+            SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE NOT f.alone),
+                   array_agg(f.place) FILTER (WHERE f.alone), array_agg(f.priority), array_agg(f.available_at), array_agg(f.id)
+              INTO v_jobs, v_places, v_alone, v_priorities, v_ats, v_ids
+            FROM (
+                SELECT first.*
+                FROM {{schema}}.ready_ranges(p_queue) r
+                CROSS JOIN LATERAL (SELECT (r.lo_priority, r.lo_at, r.lo_id) < (v_priority, v_at, v_id) AS passed) been
+                CROSS JOIN LATERAL (
+                    SELECT w.priority, w.available_at, w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
+                    FROM {{schema}}.waiting w
+                    CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
+                        OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
+                    WHERE w.queue = p_queue AND w.state = 'pending'
+                      AND (w.priority, w.available_at, w.id) >= (CASE WHEN been.passed THEN v_priority ELSE r.lo_priority END,
+                           CASE WHEN been.passed THEN v_at ELSE r.lo_at END, CASE WHEN been.passed THEN v_id ELSE r.lo_id END)
+                      AND w.priority < r.hi_priority AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
+                    ORDER BY w.priority, w.available_at, w.id LIMIT v_most FOR UPDATE OF w SKIP LOCKED) first
+                LIMIT v_most) f;
+        ELSE
+            SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE NOT f.alone),
+                   array_agg(f.place) FILTER (WHERE f.alone), array_agg(f.priority), array_agg(f.available_at), array_agg(f.id)
+              INTO v_jobs, v_places, v_alone, v_priorities, v_ats, v_ids
+            FROM (
+                SELECT w.priority, w.available_at, w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
                 FROM {{schema}}.waiting w
                 CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
                     OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
-                WHERE w.queue = p_queue AND w.state = 'pending'
-                  AND (w.priority, w.available_at, w.id) >= (r.lo_priority, r.lo_at, r.lo_id) AND w.priority < r.hi_priority
-                  AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
-                ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) first
-            LIMIT p_limit) f;
-    ELSE
-        SELECT array_agg(f.job) FILTER (WHERE NOT f.alone), array_agg(f.id) FILTER (WHERE NOT f.alone),
-               array_agg(f.place) FILTER (WHERE NOT f.alone), array_agg(f.place) FILTER (WHERE f.alone)
-          INTO v_jobs, v_ids, v_places, v_alone
-        FROM (
-            SELECT w.id, w.ctid AS place, big.alone, CASE WHEN NOT big.alone THEN w END AS job
-            FROM {{schema}}.waiting w
-            CROSS JOIN LATERAL (SELECT p_alone IS NULL OR w.kind = ANY (p_alone)
-                OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
-            WHERE w.queue = p_queue AND w.state = 'pending' AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
-            ORDER BY w.priority, w.available_at, w.id LIMIT p_limit FOR UPDATE OF w SKIP LOCKED) f;
-    END IF;
+                WHERE w.queue = p_queue AND w.state = 'pending' AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
+                  AND (w.priority, w.available_at, w.id) >= (v_priority, v_at, v_id)
+                ORDER BY w.priority, w.available_at, w.id LIMIT v_most FOR UPDATE OF w SKIP LOCKED) f;
+        END IF;
+        v_got := coalesce(cardinality(v_ids), 0);
+        v_n := v_n + v_got;
+        IF v_alone IS NOT NULL THEN
+            RETURN QUERY
+            WITH gone AS (
+                DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_alone) RETURNING w AS job, w.id
+            ), taken AS (
+                INSERT INTO {{schema}}.batches AS b (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+                SELECT started_at, deadline, p_worker, g.id, g.id, {{schema}}.new_batch_key(), B'1', B'0', p_queue, ARRAY[g.id], ARRAY[g.job]
+                FROM gone g
+                RETURNING b.key, b.ids, b.jobs
+            )
+            SELECT t.key, t.ids, ARRAY[j.kind], ARRAY[j.payload], ARRAY[j.priority], ARRAY[j.attempt + 1], ARRAY[j.max_attempts],
+                   ARRAY[j.created_at], ARRAY[j.available_at], started_at, deadline, timeout_ms, lease_ms
+            FROM taken t CROSS JOIN LATERAL unnest(t.jobs) j;
+        END IF;
+        IF v_places IS NOT NULL THEN
+            DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_places);
+            SELECT array_agg(j.id), array_agg(j.kind), array_agg(j.payload), array_agg(j.priority), array_agg(j.attempt + 1), array_agg(j.max_attempts),
+                   array_agg(j.created_at), array_agg(j.available_at), min(j.id), max(j.id)
+              INTO ids, kinds, payloads, priorities, attempts, max_attempts, created_ats, available_ats, v_min, v_max
+            FROM unnest(v_jobs) j;
+            key := {{schema}}.new_batch_key();
+            INSERT INTO {{schema}}.batches (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+            VALUES (started_at, deadline, p_worker, v_min, v_max, key, repeat('1', cardinality(ids))::varbit, repeat('0', cardinality(ids))::varbit,
+                    p_queue, ids, v_jobs);
+            RETURN NEXT;
+        END IF;
+        EXIT WHEN v_got < v_most OR v_n >= p_limit;
+        v_priority := v_priorities[v_got]; v_at := v_ats[v_got]; v_id := v_ids[v_got] + 1;
+        v_most := least(p_limit - v_n, CASE WHEN v_jobs IS NULL THEN 200
+            ELSE least(1000, greatest(50, 262144 / (pg_column_size(v_jobs) / cardinality(v_jobs)))) END);
+    END LOOP;
     v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled') - v_walk;
     IF v_walk > 1000 + 4 * p_limit
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         PERFORM {{schema}}.set_marks(p_queue, false);
     END IF;
-    v_n := coalesce(cardinality(v_places), 0) + coalesce(cardinality(v_alone), 0);
-    IF v_n = 0 THEN
-        RETURN;
+    IF v_n > 0 THEN
+        INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, v_n);
     END IF;
-    started_at := v_now;
-    deadline := v_now + q.timeout + q.lease;
-    timeout_ms := (extract(epoch FROM q.timeout) * 1000)::bigint;
-    lease_ms := (extract(epoch FROM q.lease) * 1000)::bigint;
-    INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, v_n);
-
-    IF v_alone IS NOT NULL THEN
-        RETURN QUERY
-        WITH gone AS (
-            DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_alone) RETURNING w AS job, w.id
-        ), taken AS (
-            INSERT INTO {{schema}}.batches AS b (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
-            SELECT started_at, deadline, p_worker, g.id, g.id, {{schema}}.new_batch_key(), B'1', B'0', p_queue, ARRAY[g.id], ARRAY[g.job]
-            FROM gone g
-            RETURNING b.key, b.ids, b.jobs
-        )
-        SELECT t.key, t.ids, ARRAY[j.kind], ARRAY[j.payload], ARRAY[j.priority], ARRAY[j.attempt + 1], ARRAY[j.max_attempts],
-               ARRAY[j.created_at], ARRAY[j.available_at], started_at, deadline, timeout_ms, lease_ms
-        FROM taken t CROSS JOIN LATERAL unnest(t.jobs) j;
-    END IF;
-    IF v_places IS NULL THEN
-        RETURN;
-    END IF;
-    DELETE FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_places);
-    FOR v_from IN 1 .. cardinality(v_ids) BY 1000 LOOP
-        IF cardinality(v_ids) <= 1000 THEN
-            v_some := v_jobs; ids := v_ids;
-        ELSE
-            v_some := v_jobs[v_from : v_from + 999]; ids := v_ids[v_from : v_from + 999];
-        END IF;
-        SELECT array_agg(j.kind), array_agg(j.payload), array_agg(j.priority), array_agg(j.attempt + 1), array_agg(j.max_attempts),
-               array_agg(j.created_at), array_agg(j.available_at), min(j.id), max(j.id)
-          INTO kinds, payloads, priorities, attempts, max_attempts, created_ats, available_ats, v_min, v_max
-        FROM unnest(v_some) j;
-        key := {{schema}}.new_batch_key();
-        INSERT INTO {{schema}}.batches (started_at, deadline, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
-        VALUES (started_at, deadline, p_worker, v_min, v_max, key, repeat('1', cardinality(ids))::varbit, repeat('0', cardinality(ids))::varbit,
-                p_queue, ids, v_some);
-        RETURN NEXT;
-    END LOOP;
 END $$;
 COMMENT ON FUNCTION {{schema}}.claim_many(text, uuid, integer, text[], text, text[]) IS
 'The same as claim, with a row per batch and an array per column, for clients that claim thousands in a second. The token of the run at place i of its arrays, counted from 0, is key followed by i as a two-byte big-endian number. The rows are in no order; in each, jobs are in order of priority, available_at and id. Errors: as claim.';
