@@ -12,8 +12,9 @@ import (
 type paced struct {
 	produced, finished float64 // jobs per second
 	behind             time.Duration
+	limited            bool // the time was up, with jobs left
 	claimsMicros       []int64
-	after              float64 // jobs per second of the drain that follows
+	after              float64 // jobs per second of the drain that follows, unless limited
 }
 
 // snapshotHeld measures what a snapshot does that is held open, as by a long report or
@@ -32,6 +33,10 @@ func (b *bench) snapshotHeld(ctx context.Context, peak float64) error {
 		name := "without"
 		if held {
 			name = "with the snapshot"
+		}
+		if p.limited {
+			t.add(name, "could not keep up")
+			continue
 		}
 		t.add(name, rate(p.produced), rate(p.finished), p.behind.Round(10*time.Millisecond).String(),
 			millis(percentile(p.claimsMicros, 50)), millis(percentile(p.claimsMicros, 99)), rate(p.after), ratio(p.after, peak))
@@ -54,7 +59,7 @@ func (b *bench) pacedOnce(ctx context.Context, perSecond float64, held bool) (pa
 		defer release()
 	}
 	p, err := b.pace(ctx, d, perSecond)
-	if err != nil {
+	if err != nil || p.limited {
 		return p, err
 	}
 	if err := b.fill(ctx, oursOne, d, b.opts.jobs, 64); err != nil {
@@ -126,7 +131,7 @@ func (b *bench) pace(ctx context.Context, d *database, perSecond float64) (paced
 	p := <-produced
 	noted, err := b.dismiss(context.WithoutCancel(ctx), w, r)
 	return paced{
-		produced: float64(jobs) / p.seconds, finished: r.rate(), claimsMicros: noted.ClaimsMicros,
+		produced: float64(jobs) / p.seconds, finished: r.rate(), limited: r.limited, claimsMicros: noted.ClaimsMicros,
 		behind: max(r.started.Add(r.elapsed).Sub(p.ended), 0),
 	}, err
 }

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,39 @@ var _ = Describe("claims (Q1, Q2)", func() {
 		want := append(append(append(append([]int64{}, b...), c...), a...), d...)
 		Expect(runIDs(e.claim(uuid.New(), 100))).To(Equal(want))
 	})
+
+	DescribeTable("takes the first of a large backlog, whatever number it takes at once (Q1, Q2)",
+		func(alone []string, marked bool) {
+			const jobs, limit = 3000, 2500
+			base := time.Now().Add(-time.Hour)
+			e.enqueue(jobs, func(i int, j *queue.NewJob) {
+				j.Priority = int16(i*7919%5 - 2)
+				j.RunAt = base.Add(time.Duration(i*104_729%40) * time.Second) // many at the same time
+				if i%50 == 0 {
+					j.Payload = strings.Repeat("long ", 1000) // a row of its own, and fewer at once
+				}
+			})
+			// Some are being claimed by another: they are passed over.
+			tx, err := e.pool.Begin(e.ctx)
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+			_, err = tx.Exec(e.ctx, `SELECT id FROM jobqueue.waiting WHERE id % 11 = 0 FOR UPDATE`)
+			Expect(err).NotTo(HaveOccurred())
+			if marked {
+				// As a claim leaves them that walked over dead rows of the priorities -2 and 0.
+				e.exec(`INSERT INTO jobqueue.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+					VALUES ('q', '{-2,0}', ARRAY[$1::timestamptz, $1], '{0,0}', now() - interval '1 day', now(), 1000000)`, base.Add(-time.Second))
+			}
+			want := query[[]int64](e, `SELECT array_agg(id ORDER BY priority, available_at, id)
+				FROM (SELECT * FROM jobqueue.waiting WHERE id % 11 <> 0 ORDER BY priority, available_at, id LIMIT $1) w`, limit)
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: limit, Alone: alone})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(runIDs(runs)).To(Equal(want))
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.waiting`)).To(Equal(jobs - limit))
+		},
+		Entry("a row each", nil, false), Entry("shared rows", []string{}, false),
+		Entry("a row each, skipping dead ones", nil, true), Entry("shared rows, skipping dead ones", []string{}, true),
+	)
 
 	It("passes over rows that others have locked", func() {
 		ids := e.enqueue(4)
