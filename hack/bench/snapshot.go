@@ -101,7 +101,7 @@ func (b *bench) pace(ctx context.Context, d *database, perSecond float64) (paced
 
 	jobs := max(int(perSecond*b.opts.held.Seconds()), 1)
 	produce := b.spec(oursOne, d, roleProduce)
-	produce.Jobs, produce.Rate, produce.Bulk, produce.Connections = jobs, perSecond, 100, 2
+	produce.Jobs, produce.Rate, produce.Bulk, produce.Connections = jobs, perSecond, 500, 2
 	type production struct {
 		seconds float64
 		ended   time.Time
