@@ -177,13 +177,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 	})
 
 	It("notifies idle workers at commit, and not while jobs are pending (Q14)", func() {
-		conn, err := pgx.Connect(e.ctx, e.db.URL)
-		Expect(err).NotTo(HaveOccurred())
-		woken := make(chan string, 100)
-		ctx, cancel := contextWithCancel()
-		done := make(chan error, 1)
-		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
-		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+		woken := e.listen()
 
 		e.enqueue(1)
 		Eventually(woken).Should(Receive(Equal("q")))
@@ -192,19 +186,10 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		e.enqueue(1)
 		Eventually(woken).Should(Receive(Equal("q")))
 		Expect(woken).To(BeEmpty(), "the five found a pending job and did not notify")
-		cancel()
-		Eventually(done).Should(Receive(HaveOccurred()))
-		Expect(conn.Close(e.ctx)).To(Succeed())
 	})
 
 	It("notifies past a job whose kind nobody asks for (Q14, W1)", func() {
-		conn, err := pgx.Connect(e.ctx, e.db.URL)
-		Expect(err).NotTo(HaveOccurred())
-		woken := make(chan string, 100)
-		ctx, cancel := contextWithCancel()
-		done := make(chan error, 1)
-		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
-		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+		woken := e.listen()
 
 		asking := uuid.New()
 		claim := func() {
@@ -227,7 +212,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Eventually(woken).Should(Receive(Equal("q")), "in bulk")
 
 		// Once somebody asks for that kind too, it is a backlog like any other.
-		_, err = e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 1, Kinds: []string{"nobody's"}})
+		_, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 1, Kinds: []string{"nobody's"}})
 		Expect(err).NotTo(HaveOccurred())
 		claim()
 		e.enqueue(1, func(_ int, j *queue.NewJob) { j.Kind = "nobody's"; j.RunAt = time.Now().Add(-time.Minute) })
@@ -236,9 +221,6 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		e.enqueue(2)
 		e.exec(`SELECT pg_notify('jobqueue', 'end')`)
 		Eventually(woken).Should(Receive(Equal("end")))
-		cancel()
-		Eventually(done).Should(Receive(HaveOccurred()))
-		Expect(conn.Close(e.ctx)).To(Succeed())
 	})
 
 	It("keeps no more than a lock for each queue, however long its transaction enqueues (Q9, Q18)", func() {
@@ -262,22 +244,16 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 
 	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {
 		const producers = 60
-		conn, err := pgx.Connect(e.ctx, e.db.URL)
-		Expect(err).NotTo(HaveOccurred())
-		woken := make(chan string, 2*producers)
-		ctx, cancel := contextWithCancel()
-		done := make(chan error, 1)
-		go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
-		Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
-
+		woken := e.listen()
 		pool := e.connect(func(cfg *pgxpool.Config) { cfg.MaxConns = producers })
 		txs := make([]pgx.Tx, producers)
 		for i := range txs {
-			txs[i], err = pool.Begin(e.ctx)
+			tx, err := pool.Begin(e.ctx)
 			Expect(err).NotTo(HaveOccurred())
+			txs[i] = tx
 			defer func() { _ = txs[i].Rollback(e.ctx) }()
 			// The first call of a connection takes long.
-			_, err := e.c.Enqueue(e.ctx, txs[i], "q", queue.NewJob{Kind: "k", Delay: time.Hour})
+			_, err = e.c.Enqueue(e.ctx, txs[i], "q", queue.NewJob{Kind: "k", Delay: time.Hour})
 			Expect(err).NotTo(HaveOccurred())
 		}
 		var began, ended time.Time
@@ -293,8 +269,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		}
 		// One for each hundredth of a second that was touched.
 		most := int(ended.Sub(began)/(10*time.Millisecond)) + 2
-		_, err = e.pool.Exec(e.ctx, "SELECT pg_notify('jobqueue', 'the last')")
-		Expect(err).NotTo(HaveOccurred())
+		e.exec("SELECT pg_notify('jobqueue', 'the last')")
 		notified := 0
 		for name := ""; name != "the last"; {
 			Eventually(woken).Should(Receive(&name))
@@ -304,8 +279,5 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		}
 		GinkgoWriter.Printf("%d of %d notified in %s\n", notified, producers, ended.Sub(began))
 		Expect(notified).To(And(BeNumerically(">=", 1), BeNumerically("<=", most)))
-		cancel()
-		Eventually(done).Should(Receive(HaveOccurred()))
-		Expect(conn.Close(e.ctx)).To(Succeed())
 	})
 })

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"time"
@@ -13,10 +12,6 @@ import (
 
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
-
-func contextWithCancel() (context.Context, context.CancelFunc) {
-	return context.WithCancel(context.Background())
-}
 
 var _ = Describe("claims (Q1, Q2)", func() {
 	var e *env

@@ -157,6 +157,24 @@ func query[T any](e *env, sql string, args ...any) T {
 	return value
 }
 
+// listen returns the queues that notifications name, from now on.
+func (e *env) listen() <-chan string {
+	GinkgoHelper()
+	conn, err := pgx.Connect(e.ctx, e.db.URL)
+	Expect(err).NotTo(HaveOccurred())
+	woken := make(chan string, 1000)
+	ctx, cancel := context.WithCancel(e.ctx)
+	done := make(chan error, 1)
+	go func() { done <- e.c.Listen(ctx, conn, func(q string) { woken <- q }) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(done).Should(Receive(HaveOccurred()))
+		Expect(conn.Close(e.ctx)).To(Succeed())
+	})
+	Eventually(woken).Should(Receive(BeEmpty()), "a first call after LISTEN took effect")
+	return woken
+}
+
 // expire makes the worker's lease run out a second ago.
 func (e *env) expire(worker uuid.UUID) {
 	GinkgoHelper()
