@@ -29,11 +29,11 @@ func TestStatusTable(t *testing.T) {
 			"QUEUE    PENDING   RUNNING   SCHEDULED   DEAD   OLDEST   WORKERS   SUSPENDED\n" +
 			"emails   0         0         0           0      -        0         yes\n"},
 		"kinds that nobody asks for": {sample: queue.Sample{Queues: map[string]queue.QueueSample{
-			"mails": {Pending: 2, OldestAge: 90 * time.Second, Workers: 1, Unhandled: 2, UnhandledKind: "reciept"},
+			"mails": {Pending: 2, OldestAge: 90 * time.Second, Workers: 1, Unhandled: 2, UnhandledKind: "mail.send"},
 		}}, want: "" +
 			"QUEUE   PENDING   RUNNING   SCHEDULED   DEAD   OLDEST   WORKERS   SUSPENDED\n" +
 			"mails   2         0         0           0      1m30s    1         no\n\n" +
-			"queue mails: of its first 100 ready jobs, 2 have waited for a minute and are of kinds that no worker asks for, such as \"reciept\"\n"},
+			"queue mails: of its first 100 ready jobs, 2 have waited for a minute and are of kinds that no worker asks for, such as \"mail.send\"\n"},
 		"an old session": {sample: queue.Sample{Horizon: &queue.HorizonHolder{
 			Kind: queue.HolderSession, PID: 7, Application: "psql", User: "ada", Database: "shop", State: "active",
 			Started: time.Unix(1, 0), Age: 754 * time.Second, XminAge: 48_211,
