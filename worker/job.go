@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	fastjson "github.com/go-json-experiment/json/v1"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -85,11 +86,25 @@ func Handle[T any](w *Worker, kind string, h func(ctx context.Context, job *Job[
 			Worker: held.identity.id, CreatedAt: held.CreatedAt, AvailableAt: held.AvailableAt,
 			held: held, client: client,
 		}
-		if err := json.Unmarshal(held.Payload, &job.Args); err != nil {
+		if err := decode(held.Payload, &job.Args); err != nil {
 			return Permanent(fmt.Errorf("worker: decode the payload of kind %q: %w", held.Kind, err))
 		}
 		// Results may wait for the database for long, and in thousands.
 		held.Payload = nil
 		return h(ctx, &job)
 	})
+}
+
+// decode is json.Unmarshal into a zero value. Until the toolchain is Go 1.27, whose
+// encoding/json this is a mirror of, it is two to four times as fast where payloads are
+// mostly text, which is much of what a small job costs a worker. It does not know
+// encoding/json's own types (json.Number), and its errors are its own: so what it
+// refuses is decoded again.
+func decode[T any](payload []byte, args *T) error {
+	if fastjson.Unmarshal(payload, args) == nil {
+		return nil
+	}
+	var zero T
+	*args = zero
+	return json.Unmarshal(payload, args)
 }
