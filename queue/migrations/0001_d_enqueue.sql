@@ -95,13 +95,14 @@ BEGIN
       AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
       AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
-    -- As wake() and has_ready() look: what is returned does not see the row that was added.
+    -- As wake(), has_ready() and is_attended() look: what is returned does not see the row that was added.
     RETURNING j.id, j.state = 'pending' AND NOT coalesce(CASE
         WHEN current_setting('transaction_isolation') = 'serializable' THEN false
         WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, j.id)
-        ELSE (SELECT w.available_at > v_now - interval '1 second' OR {{schema}}.is_attended(p_queue, w.kind, w.available_at)
-              FROM {{schema}}.waiting w WHERE w.queue = p_queue AND w.state = 'pending'
-              ORDER BY w.priority, w.available_at, w.id LIMIT 1) END, false)
+        ELSE (SELECT f.available_at > v_now - interval '1 second' OR coalesce(
+                  (SELECT bool_or(w.kinds IS NULL OR f.kind = ANY (w.kinds)) FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now), true)
+              FROM (SELECT w.kind, w.available_at FROM {{schema}}.waiting w WHERE w.queue = p_queue AND w.state = 'pending'
+                    ORDER BY w.priority, w.available_at, w.id LIMIT 1) f) END, false)
       INTO v_id, v_first;
     IF v_id IS NULL THEN
         PERFORM {{schema}}.refuse_job(p_queue, p_kind, p_payload, p_priority, p_delay_seconds, p_run_at, p_max_attempts);

@@ -38,16 +38,14 @@ END $$;
 -- Whether somebody is awake for the queue's jobs, to judge by the first of them: it has
 -- come in the last second, or one of the live workers asks for its kind. One that
 -- nobody asks for says nothing of the others. Without workers there is nobody to wake;
--- who starts some looks at the queue anyway.
+-- who starts some looks at the queue anyway. (enqueue has the same in its statement.)
 CREATE FUNCTION {{schema}}.is_attended(p_queue text, p_kind text, p_available_at timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
-    RETURN p_available_at > v_now - interval '1 second'
-        OR EXISTS (SELECT 1 FROM {{schema}}.workers w
-                   WHERE w.queue = p_queue AND w.lease_expires_at > v_now AND (w.kinds IS NULL OR p_kind = ANY (w.kinds)))
-        OR NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now);
+    RETURN p_available_at > v_now - interval '1 second' OR coalesce(
+        (SELECT bool_or(w.kinds IS NULL OR p_kind = ANY (w.kinds)) FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now), true);
 END $$;
 
 -- Whether the queue has pending jobs, besides the one given, that somebody is awake for.
