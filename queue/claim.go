@@ -65,8 +65,9 @@ type ClaimRequest struct {
 
 // Claim takes up to Limit ready jobs in order of priority, available time and
 // id, gives each a new run token, and returns them in that order. It is one
-// statement and, outside a transaction, committed when it returns. Claims never
-// wait for each other: a job that another is claiming is passed over.
+// statement and, outside a transaction, committed when it returns. A job that another
+// claim has locked is passed over; claims of 200 and more take turns in their queue,
+// and wait 0.2 s for theirs at most.
 //
 // A claim also registers the worker and renews its lease when a good part of it
 // is spent. A suspended queue yields none. Fewer than Limit, or none, is not an
