@@ -24,6 +24,11 @@ type settler interface {
 const (
 	// maxWrite is the largest number of results in one statement.
 	maxWrite = 4000
+	// After a write of many results more are coming, and are waited for a little: two
+	// small writes cost more than a larger one, also because each makes a new version
+	// of the rows that its runs share.
+	manyResults = 500
+	gatherTime  = 5 * time.Millisecond
 	// writeTimeout bounds one statement; its results stay and are tried again.
 	writeTimeout = 10 * time.Second
 	// maxLocked is how many locked rows in a row of single writes are waited for.
@@ -149,8 +154,17 @@ func (c *completer) run(ctx context.Context) {
 		c.wrote()
 		if paused {
 			sleep(ctx, c.backoff.next())
+		} else if len(batch) >= manyResults && c.waiting() < maxWrite/2 {
+			sleep(ctx, gatherTime)
 		}
 	}
+}
+
+// waiting is the number of results to be written next.
+func (c *completer) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
 }
 
 // take moves what is due to be written out of the queue, or says how long there is

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -162,6 +163,37 @@ func TestCompleterGathersWhileOneWriteIsUnderWay(t *testing.T) {
 	if n := len(results[0].held.identity.jobs); n != 0 {
 		t.Errorf("%d jobs are still held", n)
 	}
+}
+
+// After a small write the next one is made at once; after a large one, what comes in the
+// moment after it goes together (W4).
+func TestCompleterGathersAfterALargeWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSettler{}
+		c := startCompleter(t, f)
+		results := succeedAll(make([]int64, manyResults+3)...)
+		many, few := results[:manyResults], results[manyResults:]
+		written := func(want ...int) {
+			t.Helper()
+			synctest.Wait()
+			var got []int
+			for _, b := range f.batches {
+				got = append(got, len(b))
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("sizes of writes (-want +got):\n%s", diff)
+			}
+		}
+		c.add(many...)
+		written(manyResults)
+		c.add(few[0])
+		written(manyResults)
+		c.add(few[1])
+		time.Sleep(gatherTime)
+		written(manyResults, 2)
+		c.add(few[2])
+		written(manyResults, 2, 1)
+	})
 }
 
 func TestCompleterTriesAgainUntilTheDatabaseAnswers(t *testing.T) {
