@@ -427,4 +427,33 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 4}))
 		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0`)).To(Equal(4))
 	})
+
+	It("releases what a claim took that ended after its worker unregistered: by any worker, at most every ten seconds (W3, R1)", func() {
+		e.policy(func(p *queue.Policy) { p.MaxAttempts = 1 })
+		e.run(`SELECT jobqueue.set_policy('other')`)
+		orphan := func() {
+			e.enqueue(6)
+			claim := queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 1, Alone: []string{}}
+			first, err := e.c.Claim(e.ctx, e.pool, claim) // makes the worker's row, so that the next one need not
+			Expect(err).NotTo(HaveOccurred())
+			Expect(e.c.Release(e.ctx, e.pool, worker, []queue.Ref{first[0].Ref})).To(HaveLen(1))
+			tx, err := e.pool.Begin(e.ctx)
+			Expect(err).NotTo(HaveOccurred())
+			claim.Limit = 5
+			Expect(e.c.Claim(e.ctx, tx, claim)).To(HaveLen(5))
+			Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
+			Expect(tx.Commit(e.ctx)).To(Succeed())
+			Expect(query[int](e, `SELECT count(*) FROM jobqueue.workers`)).To(Equal(0))
+		}
+		orphan()
+		Expect(e.reap(queue.ReapRequest{Queue: "other"})).To(Equal(queue.ReapResult{Returned: 5}))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0`)).To(Equal(6))
+
+		orphan()
+		e.run(`UPDATE jobqueue.walks SET walked_at = clock_timestamp() - interval '1 s' WHERE what = 'orphans'`)
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{}), "it is not time yet")
+		e.run(`UPDATE jobqueue.walks SET walked_at = clock_timestamp() - interval '10.1 s' WHERE what = 'orphans'`)
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 5}))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE state = 'pending' AND attempt = 0`)).To(Equal(12))
+	})
 })

@@ -95,16 +95,22 @@ BEGIN
     END IF;
     v_walk := {{schema}}.walked('{{name}}.batches_open');
 
-    -- Who runs something and has no row, by hopping from worker to worker in the index.
-    IF p_queue IS NULL AND v_look THEN
+    -- Who runs something and has no row, by hopping from worker to worker in the index:
+    -- in all queues, by whoever comes first, ten seconds after the last time.
+    IF (p_queue IS NULL AND v_look OR p_queue IS NOT NULL AND {{schema}}.recent_walk('orphans') IS NULL)
+       AND pg_try_advisory_xact_lock(hashtextextended('jobqueue ' || {{schema_literal}} || ' orphans', 0)) THEN
         WITH RECURSIVE seen (worker) AS (
             (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
             UNION ALL
             SELECT (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL AND b.worker_id > s.worker ORDER BY b.worker_id LIMIT 1)
             FROM seen s WHERE s.worker IS NOT NULL
         )
-        SELECT array_agg(s.worker) INTO v_orphans
-        FROM seen s WHERE s.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker);
+        SELECT array_agg(s.worker) FILTER (WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker)), count(*)
+          INTO v_orphans, v_n
+        FROM seen s WHERE s.worker IS NOT NULL;
+        IF v_n > 0 THEN
+            PERFORM {{schema}}.note_walk('orphans', clock_timestamp(), 100000, NULL);
+        END IF;
     END IF;
 
     -- Whole batches, until the limit is reached. What came first, the deadline or the end
@@ -160,13 +166,14 @@ BEGIN
         PERFORM {{schema}}.close_runs(v_keys, v_masks);
     END IF;
 
-    -- Who has no row has unregistered, and could not release what was locked then:
-    -- that is done now, and no attempt is counted for it.
+    -- Who has no row has unregistered, and could not release what was locked then, or what
+    -- a claim took that ended after it, its connection cut: that is done now, and no attempt
+    -- is counted for it.
     SELECT array_agg(o.key), array_agg(o.open) INTO v_keys, v_masks
     FROM (SELECT one.* FROM unnest(v_orphans) g (worker)
           CROSS JOIN LATERAL (
               SELECT b.key, b.open FROM {{schema}}.batches b
-              WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
+              WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now
               LIMIT p_limit FOR UPDATE SKIP LOCKED) one
           LIMIT greatest(p_limit - returned - buried, 0)) o;
     IF v_keys IS NOT NULL THEN
