@@ -19,11 +19,17 @@ type paced struct {
 
 // snapshotHeld measures what a snapshot does that is held open, as by a long report or
 // a forgotten transaction: no dead row can be removed while it is. Jobs come at half of
-// peak, which is in jobs per second; then a backlog is drained, with the snapshot open
-// still.
-func (b *bench) snapshotHeld(ctx context.Context, peak float64) error {
-	fmt.Fprintf(b.out, "### A snapshot held open\n\nJobs come at half of the clean figure for %s, while a REPEATABLE READ transaction is open or is not; "+
-		"then, with it open still, a backlog of %s is drained.\n\n", b.opts.held, count(int64(b.opts.jobs)))
+// the peak, which is what producers and a worker do side by side when nobody waits;
+// then a backlog is drained, with the snapshot open still. clean is the drain of such
+// a backlog without any of that, in jobs per second.
+func (b *bench) snapshotHeld(ctx context.Context, clean float64) error {
+	peak, err := b.peak(ctx)
+	if err != nil {
+		return err
+	}
+	logf("peak of producers and a worker together: %s/s", rate(peak))
+	fmt.Fprintf(b.out, "### A snapshot held open\n\nProducers and a worker together make at most %s jobs/s. Half of that comes for %s, while a REPEATABLE READ "+
+		"transaction is open or is not; then, with it open still, a backlog of %s is drained.\n\n", rate(peak), b.opts.held, count(int64(b.opts.jobs)))
 	t := newTable("", "enqueued/s", "finished/s", "behind at the end", "claim p50", "claim p99", "drain after, jobs/s", "× clean")
 	for _, held := range []bool{false, true} {
 		p, err := b.pacedOnce(ctx, peak/2, held)
@@ -38,11 +44,27 @@ func (b *bench) snapshotHeld(ctx context.Context, peak float64) error {
 			t.add(name, "could not keep up")
 			continue
 		}
+		logf("%s: %s/s, claim p99 %s, drain after %s/s", name, rate(p.finished), millis(percentile(p.claimsMicros, 99)), rate(p.after))
 		t.add(name, rate(p.produced), rate(p.finished), p.behind.Round(10*time.Millisecond).String(),
-			millis(percentile(p.claimsMicros, 50)), millis(percentile(p.claimsMicros, 99)), rate(p.after), ratio(p.after, peak))
+			millis(percentile(p.claimsMicros, 50)), millis(percentile(p.claimsMicros, 99)), rate(p.after), ratio(p.after, clean))
 	}
 	t.write(b.out)
 	return nil
+}
+
+// peak is how many jobs per second are enqueued and finished when both are done as fast
+// as they can be.
+func (b *bench) peak(ctx context.Context) (float64, error) {
+	d, err := b.prepare(ctx, oursOne)
+	if err != nil {
+		return 0, err
+	}
+	defer d.drop()
+	p, err := b.pace(ctx, d, 5*b.opts.jobs, 0)
+	if err == nil && p.limited {
+		err = fmt.Errorf("%d jobs were not finished within %s", 5*b.opts.jobs, b.opts.held+b.opts.limit)
+	}
+	return p.finished, err
 }
 
 func (b *bench) pacedOnce(ctx context.Context, perSecond float64, held bool) (paced, error) {
@@ -58,7 +80,7 @@ func (b *bench) pacedOnce(ctx context.Context, perSecond float64, held bool) (pa
 		}
 		defer release()
 	}
-	p, err := b.pace(ctx, d, perSecond)
+	p, err := b.pace(ctx, d, max(int(perSecond*b.opts.held.Seconds()), 1), perSecond)
 	if err != nil || p.limited {
 		return p, err
 	}
@@ -89,8 +111,8 @@ func hold(ctx context.Context, url string) (release func(), err error) {
 	return release, nil
 }
 
-// pace enqueues at a rate for as long as the snapshot is to be held, beside a worker.
-func (b *bench) pace(ctx context.Context, d *database, perSecond float64) (paced, error) {
+// pace enqueues jobs at a rate beside a worker; at a rate of 0, as fast as it can.
+func (b *bench) pace(ctx context.Context, d *database, jobs int, perSecond float64) (paced, error) {
 	spec := b.spec(oursOne, d, roleWork)
 	spec.Claims = true
 	w, err := b.hire(ctx, oursOne, spec)
@@ -99,7 +121,6 @@ func (b *bench) pace(ctx context.Context, d *database, perSecond float64) (paced
 	}
 	defer w.kill()
 
-	jobs := max(int(perSecond*b.opts.held.Seconds()), 1)
 	produce := b.spec(oursOne, d, roleProduce)
 	produce.Jobs, produce.Rate, produce.Bulk, produce.Connections = jobs, perSecond, 500, 2
 	type production struct {
