@@ -76,7 +76,8 @@ install_operator() {
     repository=${image%:*} tag=${image##*:}
   fi
   say "Installing the charts"
-  helm upgrade --install jobqueue-crds "$root/charts/jobqueue-crds" --namespace $own_namespace --create-namespace --wait
+  # On a cluster of one's own nothing is to be left behind, not even the kinds.
+  helm upgrade --install jobqueue-crds "$root/charts/jobqueue-crds" --namespace $own_namespace --create-namespace --set keep=false --wait
   kubectl label namespace $own_namespace jobqueue.dev/demo=true --overwrite
   helm upgrade --install jobqueue "$root/charts/jobqueue-operator" --namespace $own_namespace \
     --set "image.repository=$repository" --set "image.tag=$tag" --set image.pullPolicy=IfNotPresent --wait --timeout 3m

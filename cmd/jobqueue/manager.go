@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +24,7 @@ import (
 	"github.com/jobqueue-dev/jobqueue-operator/controllers"
 )
 
-// leaderElectionID names the Lease; the domain keeps it apart from others'.
+// leaderElectionID names the Lease by default; the domain keeps it apart from others'.
 const leaderElectionID = "operator.jobqueue.dev"
 
 const managerLong = `manager runs the operator: it reconciles JobQueues and QueueDatabases, scales workers
@@ -35,6 +37,7 @@ type managerFlags struct {
 	probeAddr      string
 	leaderElect    bool
 	leaderElectNS  string
+	leaderElectID  string
 	namespaces     []string
 	moreNamespaces []string
 	operatorImage  string
@@ -62,6 +65,7 @@ func newManagerCommand() *cobra.Command {
 	flags.StringVar(&f.probeAddr, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served; 0 serves none")
 	flags.BoolVar(&f.leaderElect, "leader-elect", false, "let one of several operators work, by a Lease")
 	flags.StringVar(&f.leaderElectNS, "leader-election-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Lease; by default that of the pod")
+	flags.StringVar(&f.leaderElectID, "leader-election-id", leaderElectionID, "name of the Lease; operators that watch different namespaces need one each")
 	flags.StringSliceVar(&f.namespaces, "watch-namespaces", nil, "namespaces to watch, separated by commas; by default all of them")
 	flags.StringSliceVar(&f.moreNamespaces, "namespace", nil, "the same, for one namespace; may be repeated")
 	flags.StringVar(&f.operatorImage, "operator-image", os.Getenv("OPERATOR_IMAGE"), "image of the reapers; by default $OPERATOR_IMAGE")
@@ -79,6 +83,9 @@ func (f *managerFlags) validate() error {
 	}
 	if f.logFormat != "json" && f.logFormat != "text" {
 		return fmt.Errorf("--log-format is %q: allowed are json and text", f.logFormat)
+	}
+	if problems := validation.IsDNS1123Subdomain(f.leaderElectID); len(problems) > 0 {
+		return fmt.Errorf("--leader-election-id is %q: %s", f.leaderElectID, strings.Join(problems, "; "))
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
@@ -142,7 +149,7 @@ func (f *managerFlags) newManager(log logr.Logger) (ctrl.Manager, error) {
 		Metrics:                       metricsserver.Options{BindAddress: f.metricsAddr},
 		HealthProbeBindAddress:        f.probeAddr,
 		LeaderElection:                f.leaderElect,
-		LeaderElectionID:              leaderElectionID,
+		LeaderElectionID:              f.leaderElectID,
 		LeaderElectionNamespace:       f.leaderElectNS,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &grace,

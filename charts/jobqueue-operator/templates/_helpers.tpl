@@ -30,6 +30,11 @@ The release's name and the chart's, without saying "jobqueue" twice: the release
 {{- end }}
 {{- end }}
 
+{{- /* Releases beside each other in one namespace elect a leader each. */}}
+{{- define "jobqueue-operator.lease" -}}
+{{- include "jobqueue-operator.fullname" . }}.jobqueue.dev
+{{- end }}
+
 {{- define "jobqueue-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "jobqueue-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
