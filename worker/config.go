@@ -19,7 +19,7 @@ const (
 	MaxPoolSize         = 1000
 	DefaultGrace        = 90 * time.Second
 	MinGrace            = time.Second
-	MaxGrace            = 24 * time.Hour
+	MaxGrace            = 48 * time.Hour
 	DefaultHTTPAddr     = ":8080"
 	DefaultPollInterval = time.Second
 	DefaultPollMax      = 2 * time.Second

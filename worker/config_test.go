@@ -62,7 +62,7 @@ func TestConfigFromEnv(t *testing.T) {
 			env: with(EnvPoolSize, "1"), wantErrors: []string{`JOBQUEUE_POOL_SIZE is "1": allowed is a whole number from 2`},
 		},
 		"not a number": {
-			env: with(EnvGraceSeconds, "90s"), wantErrors: []string{`JOBQUEUE_GRACE_SECONDS is "90s": allowed is a whole number from 1 to 86400`},
+			env: with(EnvGraceSeconds, "90s"), wantErrors: []string{`JOBQUEUE_GRACE_SECONDS is "90s": allowed is a whole number from 1 to 172800`},
 		},
 		"not a truth value": {
 			env: with(EnvListen, "nope"), wantErrors: []string{`JOBQUEUE_LISTEN is "nope": allowed is true or false`},
@@ -104,7 +104,7 @@ func TestConfigWithDefaults(t *testing.T) {
 		"minimal":        {cfg: Config{Queue: "q"}},
 		"no queue":       {cfg: Config{}, wantError: "Queue: allowed is the name of the queue"},
 		"negative slots": {cfg: Config{Queue: "q", Slots: -1}, wantError: `Slots is "-1": allowed is a whole number from 1 to 1000`},
-		"short grace":    {cfg: Config{Queue: "q", Grace: time.Millisecond}, wantError: `Grace is "1ms": allowed is a duration from 1s to 24h0m0s`},
+		"short grace":    {cfg: Config{Queue: "q", Grace: time.Millisecond}, wantError: `Grace is "1ms": allowed is a duration from 1s to 48h0m0s`},
 		"max below poll": {cfg: Config{Queue: "q", PollInterval: time.Second, PollMax: time.Millisecond}, wantError: `PollMax is "1ms"`},
 		"negative age":   {cfg: Config{Queue: "q", RecycleAge: -1}, wantError: `RecycleAge is "-1ns"`},
 		"slow poll only": {cfg: Config{Queue: "q", PollInterval: time.Minute}},

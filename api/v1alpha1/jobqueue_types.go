@@ -7,6 +7,7 @@ import (
 
 // JobQueueSpec describes a queue: its policy, its workers and how they scale.
 // +kubebuilder:validation:XValidation:rule="!has(self.worker.template.spec) || !has(self.worker.template.spec.terminationGracePeriodSeconds) || self.worker.template.spec.terminationGracePeriodSeconds > self.timeoutSeconds",message="worker.template.spec.terminationGracePeriodSeconds must be greater than timeoutSeconds, else a running job is killed before it may finish; leave it out for timeoutSeconds + 30"
+// +kubebuilder:validation:XValidation:rule="!has(self.worker.template.spec) || !has(self.worker.template.spec.terminationGracePeriodSeconds) || self.worker.template.spec.terminationGracePeriodSeconds <= 172800",message="worker.template.spec.terminationGracePeriodSeconds must be at most 172800, two days"
 // +kubebuilder:validation:XValidation:rule="!has(self.batch.size) || self.batch.size >= self.worker.slots",message="batch.size must not be below worker.slots: a claim must be able to fill every slot"
 type JobQueueSpec struct {
 	// The QueueDatabase that holds the queue, in the same namespace.
