@@ -223,9 +223,9 @@ func testQueueDatabaseAdmission(t *testing.T) {
 			{"spec.connectionBudget", map[string]any{"connections": 40}}, {"spec.sampleIntervalSeconds", 1},
 			{"spec.reaper.schedule", "*/5 * * * *"}, {"spec.reaper.image", "registry.example/jobqueue:1"},
 		}},
-		"a number and a share": {
-			changes: []change{{"spec.connectionBudget.connections", 40}, {"spec.connectionBudget.percent", 80}},
-			want:    "set connectionBudget.connections or connectionBudget.percent, not both",
+		"a number patched in beside the default share": {
+			before:  []change{{"spec.connectionBudget", nil}},
+			changes: []change{{"spec.connectionBudget.connections", 40}},
 		},
 		"neither": {
 			changes: []change{{"spec.connectionBudget", map[string]any{}}},

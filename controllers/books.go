@@ -126,9 +126,13 @@ func (p *page) share(l *ledger, now time.Time) {
 func (p *page) observeServer(l *ledger, databases []budget.Database) {
 	if s := p.state.Sample; s != nil {
 		p.strays = l.strays(keyOf(p.db), p.state.ReadAt, p.sharedWith(), p.unaccounted(databases))
-		p.server = budget.Server{
-			Max: int32(s.MaxConnections), Reserved: int32(s.ReservedConnections), Others: p.state.Others + p.strays,
+		others := p.state.Others + p.strays
+		if c := p.db.Status.Connections; c != nil && !p.state.Settled {
+			// The first samples of a process show each passing session, and would cost pods
+			// that stood before it began (S10).
+			others = min(others, c.Others)
 		}
+		p.server = budget.Server{Max: int32(s.MaxConnections), Reserved: int32(s.ReservedConnections), Others: others}
 		p.serverKnown = true
 	} else if c := p.db.Status.Connections; c != nil {
 		p.server = budget.Server{Max: c.Max, Reserved: c.Reserved, Others: c.Others}
@@ -190,7 +194,7 @@ func (a *account) fleet(name string) *fleet {
 	if f := a.fleets[name]; f != nil {
 		return f
 	}
-	return &fleet{templates: map[string]int32{}}
+	return newFleet()
 }
 
 // settleNames finds JobQueues that name the same queue: the oldest has it, by name

@@ -47,6 +47,12 @@ func TestPage(t *testing.T) {
 	unsampled := func(c *v1alpha1.DatabaseConnections) func(*account) {
 		return func(a *account) { a.state.Sample, a.db.Status.Connections = nil, c }
 	}
+	status := func(c *v1alpha1.DatabaseConnections) func(*account) {
+		return func(a *account) { a.db.Status.Connections = c }
+	}
+	others := func(n int32, settled bool) func(*account) {
+		return func(a *account) { a.state.Others, a.state.Settled = n, settled }
+	}
 	type outcome struct {
 		Server    budget.Server
 		Known     bool
@@ -116,6 +122,18 @@ func TestPage(t *testing.T) {
 				return testAccount(l, "a", 20, 5, unsampled(&v1alpha1.DatabaseConnections{Max: 40, Reserved: 3, Others: 7}))
 			},
 			want: outcome{Server: budget.Server{Max: 40, Reserved: 3, Others: 7}, Known: true, Total: 30, Replicas: 9},
+		},
+		"S10: nor is a passing session that the first samples of a process show": {
+			own: func(l *ledger) *account {
+				return testAccount(l, "a", 20, 5, others(12, false), status(&v1alpha1.DatabaseConnections{Max: 40, Reserved: 3, Others: 4}))
+			},
+			want: outcome{Server: budget.Server{Max: 40, Reserved: 3, Others: 4}, Known: true, Total: 33, Replicas: 10},
+		},
+		"but one that has lasted is": {
+			own: func(l *ledger) *account {
+				return testAccount(l, "a", 20, 5, others(12, true), status(&v1alpha1.DatabaseConnections{Max: 40, Reserved: 3, Others: 4}))
+			},
+			want: outcome{Server: budget.Server{Max: 40, Reserved: 3, Others: 12}, Known: true, Total: 25, Replicas: 7},
 		},
 		"a number is not known to be there before the first sample": {
 			own:  func(l *ledger) *account { return testAccount(l, "a", 20, 0, fixed(20), unsampled(nil)) },

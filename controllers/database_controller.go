@@ -26,6 +26,7 @@ type databaseReconciler struct {
 	books       *books
 	applier     *applier
 	clock       *statusClock
+	reapers     *reaperWatch
 	recorder    events.EventRecorder
 	now         func() time.Time
 	image       string
@@ -109,7 +110,10 @@ func (r *databaseReconciler) applyReaper(ctx context.Context, db *v1alpha1.Queue
 	if err := r.client.Get(ctx, keyOf(wanted), found); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read CronJob: %w", err)
 	}
-	return r.applier.apply(ctx, wanted, found)
+	if err := r.applier.apply(ctx, wanted, found); err != nil {
+		return err
+	}
+	return r.reapers.judge(found, failingReaper(db), r.now())
 }
 
 // forget drops what is known of a QueueDatabase that is gone. It announces that once
@@ -121,6 +125,7 @@ func (r *databaseReconciler) forget(key types.NamespacedName) {
 	r.applier.forget("CronJob", types.NamespacedName{Namespace: key.Namespace, Name: key.Name + reaperSuffix})
 	r.written.forget(key)
 	r.clock.forget(key)
+	r.reapers.forget(types.NamespacedName{Namespace: key.Namespace, Name: key.Name + reaperSuffix})
 	r.books.ledger.forgetDatabase(key)
 	r.books.servers.forget(key)
 	if known {

@@ -12,7 +12,7 @@ func TestForgettingADatabaseIsAnnouncedOnce(t *testing.T) {
 	key := sampler.Key{Namespace: "shop", Name: "app"}
 	r := &databaseReconciler{
 		hub: sampler.NewHub(), credentials: newCredentialStore(nil, nil), applier: newApplier(nil, nil),
-		books: &books{ledger: newLedger(), servers: newServers()}, clock: newStatusClock(),
+		books: &books{ledger: newLedger(), servers: newServers()}, clock: newStatusClock(), reapers: newReaperWatch(),
 	}
 	announced := 0
 	r.hub.Subscribe(func(sampler.Key) { announced++ })

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -170,7 +171,12 @@ func (p *page) short() bool {
 
 func setDatabaseReady(c conditions, f databaseFindings) {
 	problem := f.problem()
-	if problem == nil && f.reaper != nil {
+	var failing *reaperFailing
+	switch {
+	case problem != nil:
+	case errors.As(f.reaper, &failing):
+		problem = &sampler.Problem{Reason: v1alpha1.ReasonReaperFailing, Message: failing.Error()}
+	case f.reaper != nil:
 		problem = &sampler.Problem{Reason: v1alpha1.ReasonApplyFailed, Message: "reaper: " + f.reaper.Error()}
 	}
 	setReadiness(c, problem, fmt.Sprintf("the database answers, its schema has version %d", f.state.SchemaVersion))

@@ -26,13 +26,17 @@ type fleet struct {
 	terminating int32
 	// connections is what all of them hold together.
 	connections int32
-	// templates counts live pods by AnnotationTemplate.
-	templates map[string]int32
+	// templates counts live pods by AnnotationTemplate, and hashes by what the
+	// Deployment controller tells its templates apart by: also those that others have
+	// changed, as `kubectl rollout restart` does.
+	templates, hashes map[string]int32
 	// startUp is the longest start seen of a pod that has never been restarted.
 	startUp time.Duration
 	// trouble is why a pod does not start, "" when none has trouble.
 	trouble string
 }
+
+func newFleet() *fleet { return &fleet{templates: map[string]int32{}, hashes: map[string]int32{}} }
 
 // countPods sorts pods by the queue they belong to. Pods that have ended hold
 // nothing and are left out.
@@ -45,7 +49,7 @@ func countPods(pods []corev1.Pod) map[string]*fleet {
 		}
 		name := p.Labels[LabelQueue]
 		if fleets[name] == nil {
-			fleets[name] = &fleet{templates: map[string]int32{}}
+			fleets[name] = newFleet()
 		}
 		fleets[name].add(p)
 	}
@@ -60,6 +64,7 @@ func (f *fleet) add(p *corev1.Pod) {
 	}
 	f.live++
 	f.templates[p.Annotations[AnnotationTemplate]]++
+	f.hashes[p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]]++
 	if isReady(p) {
 		f.ready++
 	}
@@ -77,6 +82,10 @@ func (f *fleet) outdated(template string) int32 {
 	}
 	return f.live - f.templates[template]
 }
+
+// rolling reports whether pods are being replaced: by those of the given template, or of
+// one that somebody else has changed.
+func (f *fleet) rolling(template string) bool { return f.outdated(template) > 0 || len(f.hashes) > 1 }
 
 // connectionsOf is what the pod was started with; the smallest number a worker can
 // have where that is not written on it.

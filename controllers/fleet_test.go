@@ -11,7 +11,7 @@ import (
 
 func testPod(change ...func(*corev1.Pod)) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Labels:      map[string]string{LabelQueue: "emails"},
+		Labels:      map[string]string{LabelQueue: "emails", "pod-template-hash": "1"},
 		Annotations: map[string]string{AnnotationConnections: "3", AnnotationTemplate: "new"},
 	}}
 	for _, c := range change {
@@ -49,23 +49,27 @@ func TestCountPods(t *testing.T) {
 	}{
 		"ready and not": {
 			pods: []corev1.Pod{testPod(ready), testPod()},
-			want: fleet{live: 2, ready: 1, connections: 6, templates: map[string]int32{"new": 2}},
+			want: fleet{live: 2, ready: 1, connections: 6, templates: map[string]int32{"new": 2}, hashes: map[string]int32{"1": 2}},
 		},
 		"B2: terminating pods hold, with the pool they began with": {
 			pods: []corev1.Pod{testPod(ready), testPod(old, terminating)},
-			want: fleet{live: 1, ready: 1, terminating: 1, connections: 8, templates: map[string]int32{"new": 1}},
+			want: fleet{live: 1, ready: 1, terminating: 1, connections: 8, templates: map[string]int32{"new": 1}, hashes: map[string]int32{"1": 1}},
 		},
 		"pods that have ended hold nothing": {
 			pods: []corev1.Pod{testPod(phase(corev1.PodFailed)), testPod(phase(corev1.PodSucceeded), terminating), testPod()},
-			want: fleet{live: 1, connections: 3, templates: map[string]int32{"new": 1}},
+			want: fleet{live: 1, connections: 3, templates: map[string]int32{"new": 1}, hashes: map[string]int32{"1": 1}},
+		},
+		"B6: pods restarted by kubectl are of another hash": {
+			pods: []corev1.Pod{testPod(), testPod(func(p *corev1.Pod) { p.Labels = map[string]string{LabelQueue: "emails", "pod-template-hash": "2"} })},
+			want: fleet{live: 2, connections: 6, templates: map[string]int32{"new": 2}, hashes: map[string]int32{"1": 1, "2": 1}},
 		},
 		"a pod that cannot start": {
 			pods: []corev1.Pod{testPod(waiting("ContainerCreating")), testPod(waiting("ImagePullBackOff"))},
-			want: fleet{live: 2, connections: 6, templates: map[string]int32{"new": 2}, trouble: `container "worker" of a pod is waiting: ImagePullBackOff`},
+			want: fleet{live: 2, connections: 6, templates: map[string]int32{"new": 2}, hashes: map[string]int32{"1": 2}, trouble: `container "worker" of a pod is waiting: ImagePullBackOff`},
 		},
 		"the longest start counts, of pods that never restarted": {
 			pods: []corev1.Pod{testPod(started(3*time.Second, 0)), testPod(started(9*time.Second, 0)), testPod(started(time.Hour, 4))},
-			want: fleet{live: 3, connections: 9, templates: map[string]int32{"new": 3}, startUp: 10 * time.Second},
+			want: fleet{live: 3, connections: 9, templates: map[string]int32{"new": 3}, hashes: map[string]int32{"1": 3}, startUp: 10 * time.Second},
 		},
 	}
 	for name, tc := range cases {

@@ -61,6 +61,9 @@ func (r *queueReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	out := outcome{}
 	if o.obstacle == nil {
 		r.setPolicy(o)
+		o.obstacle = o.refused()
+	}
+	if o.obstacle == nil {
 		out.plan = r.plan(o)
 		r.apply(ctx, o, &out)
 	}
@@ -70,7 +73,7 @@ func (r *queueReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: recheck}, nil
 }
 
-// observation is what one reconcile decides from. It is not changed.
+// observation is what one reconcile decides from.
 type observation struct {
 	now         time.Time
 	queue       *v1alpha1.JobQueue
@@ -144,6 +147,15 @@ func (o *observation) replicas() int32 {
 	return orDefault(o.deployment.Spec.Replicas, 1)
 }
 
+// refused is the database's word that the queue is another's, whose jobs workers of this
+// JobQueue would run.
+func (o *observation) refused() *sampler.Problem {
+	if p := o.state.Policies[queueName(o.queue)].Problem; p != nil && p.Reason == v1alpha1.ReasonQueueOwned {
+		return p
+	}
+	return nil
+}
+
 // setPolicy leaves the policy with the sampler, which writes it.
 func (r *queueReconciler) setPolicy(o *observation) {
 	r.hub.SetPolicy(keyOf(o.database), queueName(o.queue), policyOf(o.queue))
@@ -168,6 +180,11 @@ type outcome struct {
 // next sample.
 func (r *queueReconciler) apply(ctx context.Context, o *observation, out *outcome) {
 	if out.applied = out.plan.templateError; out.applied != nil {
+		return
+	}
+	if !o.exists() && policyState(o, o.queue.Status.PolicyGeneration).Generation == 0 {
+		// The database may yet say that the queue is another's.
+		out.waiting = "workers are made once the policy is in the database"
 		return
 	}
 	r.books.ledger.ask(keyOf(o.queue), out.plan.decision.Replicas, o.now)

@@ -77,13 +77,15 @@ func (p *plan) holdRollout(o *observation, grant budget.Grant) {
 	switch {
 	case p.rolls(o):
 		p.locked = true
-		// While pods of different templates exist, a rollout is under way and what it
-		// may add is counted already; a template that mends it must not wait for it.
-		underWay := o.fleet.outdated(o.deployment.Spec.Template.Annotations[AnnotationTemplate]) > 0
-		if !grant.MayRoll && !underWay {
+		// What a rollout under way may add is counted already, and a template that mends
+		// it must not wait for it.
+		switch underWay := o.fleet.rolling(o.deployment.Spec.Template.Annotations[AnnotationTemplate]); {
+		case !underWay && !grant.MayRoll:
 			p.hold = fmt.Sprintf("the new pod template waits until %d more pods fit the connection budget", budget.RolloutPods(o.fleet.live))
+		case underWay && o.fleet.terminating > 0 && o.fleet.trouble == "":
+			p.hold = fmt.Sprintf("the new pod template waits for %d pods to end that the former one replaced", o.fleet.terminating)
 		}
-	case o.exists() && o.fleet.outdated(wanted) > 0:
+	case o.exists() && o.fleet.rolling(wanted):
 		p.locked = o.fleet.terminating > 0 || o.fleet.templates[wanted] == 0
 	}
 }

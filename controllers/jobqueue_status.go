@@ -56,7 +56,9 @@ func (r *queueReconciler) announceScaling(o *observation, out outcome) {
 func queueStatus(s v1alpha1.JobQueueStatus, o *observation, out outcome) v1alpha1.JobQueueStatus {
 	s.ObservedGeneration = o.queue.Generation
 	s.Selector = labels.SelectorFromSet(selectorLabels(o.queue)).String()
-	s.Replicas, s.ReadyReplicas = o.fleet.live, o.fleet.ready
+	if o.page != nil { // else what runs is not known
+		s.Replicas, s.ReadyReplicas = o.fleet.live, o.fleet.ready
+	}
 	c := conditions{list: &s.Conditions, generation: o.queue.Generation}
 	c.set(v1alpha1.ConditionSuspended, o.queue.Spec.Suspend, suspendedReason(o.queue), suspendedMessage(o.queue))
 	if o.obstacle != nil {
@@ -78,13 +80,13 @@ func queueStatus(s v1alpha1.JobQueueStatus, o *observation, out outcome) v1alpha
 }
 
 // policyState is what became of the policy. While an operator that has just started
-// has not written it again, the generation that was in force counts, if that is
-// what the database has.
+// has not written it again, the generation that was in force counts, unless a sample
+// shows another one in the database.
 func policyState(o *observation, former int64) sampler.PolicyState {
 	name := queueName(o.queue)
 	policy := o.state.Policies[name]
-	if policy.Generation == 0 && policy.Problem == nil && o.state.Sample != nil &&
-		o.state.Sample.Queues[name].PolicyGeneration == former {
+	if policy.Generation == 0 && policy.Problem == nil &&
+		(o.state.Sample == nil || o.state.Sample.Queues[name].PolicyGeneration == former) {
 		policy.Generation = former
 	}
 	return policy
@@ -165,6 +167,8 @@ func setScaling(c conditions, o *observation, out outcome) {
 	case o.queue.Spec.Replicas != nil:
 		c.set(v1alpha1.ConditionScalingActive, false, v1alpha1.ReasonManualReplicas, fmt.Sprintf(
 			"spec.replicas is %d; remove it to scale by age again", *o.queue.Spec.Replicas))
+	case !o.fresh:
+		c.set(v1alpha1.ConditionScalingActive, false, v1alpha1.ReasonSampleStale, "replicas hold: "+o.stale.Message)
 	case d.Reason == scaling.LimitSampleStale:
 		c.set(v1alpha1.ConditionScalingActive, false, v1alpha1.ReasonSampleStale, "replicas hold: "+d.Message)
 	case o.queue.Spec.Suspend:
@@ -238,7 +242,7 @@ func readinessProblem(o *observation, out outcome, policy sampler.PolicyState) *
 		return progressing(out.waiting)
 	case !o.exists():
 		return progressing("the Deployment is being made")
-	case out.plan.template != nil && o.fleet.outdated(out.plan.template.Annotations[AnnotationTemplate]) > 0:
+	case out.plan.template != nil && o.fleet.rolling(out.plan.template.Annotations[AnnotationTemplate]):
 		return progressing("pods are being replaced by those of the new template")
 	}
 	return nil

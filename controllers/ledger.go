@@ -140,7 +140,7 @@ func (l *ledger) budgetQueue(q *v1alpha1.JobQueue, f *fleet, replicas int32, tem
 	}
 	step := budget.RolloutPods(live)
 	switch {
-	case f.outdated(template) > 0: // a rollout is under way
+	case f.rolling(template):
 		out.Held += max(0, step-f.terminating) * per
 	case wantsRoll:
 		out.Surge = step * per

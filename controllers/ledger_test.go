@@ -55,6 +55,12 @@ func TestBudgetQueue(t *testing.T) {
 			demand: 8, replicas: 8, fleet: pods(8, 1, map[string]int32{"new": 1, "old": 7}),
 			want: budget.Queue{Demand: 8, Live: 8, Held: 30},
 		},
+		"B6: one that kubectl began holds it too": {
+			demand: 8, replicas: 8, fleet: &fleet{
+				live: 8, terminating: 1, connections: 27, templates: map[string]int32{"new": 8}, hashes: map[string]int32{"1": 7, "2": 1},
+			},
+			want: budget.Queue{Demand: 8, Live: 8, Held: 30},
+		},
 		"a template that mends a rollout asks for no more room": {
 			demand: 8, wantsRoll: true, replicas: 8, fleet: pods(8, 2, map[string]int32{"new": 2, "old": 6}),
 			want: budget.Queue{Demand: 8, Live: 8, Held: 30},

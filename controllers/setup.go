@@ -142,7 +142,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
 	store := newCredentialStore(mgr.GetClient(), mgr.GetAPIReader())
 	databases := &databaseReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books,
-		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(),
+		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(), reapers: newReaperWatch(),
 		recorder: mgr.GetEventRecorder("jobqueue-operator"), now: s.now, image: s.image, pull: s.pull,
 		horizonLimit: s.held,
 	}

@@ -74,10 +74,10 @@ func workerOf(pod *corev1.PodSpec) *corev1.Container {
 
 // equipWorker gives the worker its environment, its port and its probes.
 func equipWorker(c *corev1.Container, q *v1alpha1.JobQueue, db *v1alpha1.QueueDatabase) {
-	port := equipPort(c)
+	port, probed := equipPort(c)
 	c.Env = mergeEnv(c.Env, workerEnv(q, db), observingEnv(port))
 	at := func(path string) corev1.ProbeHandler {
-		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(portName)}}
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: probed}}
 	}
 	if c.StartupProbe == nil && c.LivenessProbe == nil {
 		c.StartupProbe = &corev1.Probe{ProbeHandler: at("/healthz"), PeriodSeconds: 1, FailureThreshold: 120, TimeoutSeconds: 2}
@@ -90,11 +90,12 @@ func equipWorker(c *corev1.Container, q *v1alpha1.JobQueue, db *v1alpha1.QueueDa
 	}
 }
 
-// equipPort declares the port, unless the template does, and returns its number.
-func equipPort(c *corev1.Container) int32 {
+// equipPort declares the port, unless the template does, and returns its number and
+// what probes call it.
+func equipPort(c *corev1.Container) (int32, intstr.IntOrString) {
 	for _, p := range c.Ports {
 		if p.Name == portName {
-			return p.ContainerPort
+			return p.ContainerPort, intstr.FromString(portName)
 		}
 	}
 	port := int32(defaultPort)
@@ -103,8 +104,15 @@ func equipPort(c *corev1.Container) int32 {
 			port = portOf(e.Value, port)
 		}
 	}
+	for _, p := range c.Ports {
+		// The template has it under a name of its own. Server-side apply refuses a list
+		// with the same port twice.
+		if p.ContainerPort == port && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") {
+			return port, intstr.FromInt32(port)
+		}
+	}
 	c.Ports = append(c.Ports, corev1.ContainerPort{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP})
-	return port
+	return port, intstr.FromString(portName)
 }
 
 func portOf(addr string, otherwise int32) int32 {

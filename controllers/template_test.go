@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 )
@@ -85,6 +86,7 @@ func TestWorkerEnvironment(t *testing.T) {
 		change func(*v1alpha1.JobQueue)
 		want   map[string]string
 		port   int32
+		probed intstr.IntOrString // by name when not set
 	}{
 		"defaults": {want: defaults, port: 8080},
 		"spec": {
@@ -120,6 +122,12 @@ func TestWorkerEnvironment(t *testing.T) {
 			},
 			want: with(map[string]string{"JOBQUEUE_HTTP_ADDR": ":7070"}), port: 7070,
 		},
+		"the port under a name of the user's is not declared twice": {
+			change: func(q *v1alpha1.JobQueue) {
+				q.Spec.Worker.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}}
+			},
+			want: defaults, port: 8080, probed: intstr.FromInt32(8080),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -131,11 +139,14 @@ func TestWorkerEnvironment(t *testing.T) {
 			if diff := cmp.Diff(tc.want, envOf(c)); diff != "" {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
-			if got := c.Ports[0]; got.Name != portName || got.ContainerPort != tc.port || len(c.Ports) != 1 {
+			if tc.probed == (intstr.IntOrString{}) {
+				tc.probed = intstr.FromString(portName)
+			}
+			if got := c.Ports[0]; len(c.Ports) != 1 || got.ContainerPort != tc.port || tc.probed.Type == intstr.String && got.Name != portName {
 				t.Errorf("ports: %+v", c.Ports)
 			}
 			for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-				if p.HTTPGet.Port.StrVal != portName {
+				if p.HTTPGet.Port != tc.probed {
 					t.Errorf("probe of port %v", p.HTTPGet.Port)
 				}
 			}

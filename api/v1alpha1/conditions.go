@@ -50,6 +50,7 @@ const (
 	ReasonQueueOwned           = "QueueOwnedByAnother"
 	ReasonPolicyRefused        = "PolicyRefused"
 	ReasonApplyFailed          = "ApplyFailed"
+	ReasonReaperFailing        = "ReaperFailing"
 	ReasonSampleStale          = "SampleStale"
 	ReasonSampleFresh          = "SampleFresh"
 	ReasonManualReplicas       = "ManualReplicas"

@@ -81,11 +81,11 @@ type SecretKeyReference struct {
 }
 
 // ConnectionBudget bounds the connections of everything the operator runs on the database.
-// Set either connections or percent.
-// +kubebuilder:validation:XValidation:rule="!(has(self.connections) && has(self.percent))",message="set connectionBudget.connections or connectionBudget.percent, not both"
+// It is a number, connections, or a share, percent. Where both are set the number counts: the
+// share is there by default, and who patches a number in must not have to take it out.
 // +kubebuilder:validation:XValidation:rule="has(self.connections) || has(self.percent)",message="connectionBudget needs connections (a number) or percent (a share)"
 type ConnectionBudget struct {
-	// A fixed number of connections.
+	// A fixed number of connections. It goes before percent.
 	// +optional
 	// +kubebuilder:validation:Minimum=4
 	// +kubebuilder:validation:Maximum=100000
@@ -93,7 +93,8 @@ type ConnectionBudget struct {
 
 	// The share, in percent, of max_connections less the reserved ones and less
 	// those that other clients hold at the moment. It bounds what all QueueDatabases
-	// on the server hold together for this one to get more.
+	// on the server hold together for this one to get more. It counts where connections
+	// is not set.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100

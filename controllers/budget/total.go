@@ -11,9 +11,9 @@ const (
 	Overhead = OperatorConnections + ReaperConnections
 )
 
-// Spec is the budget as the user gave it: one of the two is set.
+// Spec is the budget as the user gave it: at least one of the two is set.
 type Spec struct {
-	// Connections is a fixed number.
+	// Connections is a fixed number. It goes before Percent.
 	Connections *int32
 	// Percent is a share of what other clients leave of the server.
 	Percent *int32
@@ -46,11 +46,11 @@ func (l Limits) Budget() int32 { return min(l.Own, l.Server) }
 func (s Spec) Limits(server Server) Limits {
 	free := max(0, int64(server.Max)-int64(server.Reserved)-int64(server.Others))
 	switch {
+	case s.Connections != nil:
+		return Limits{Own: int32(min(free, int64(max(0, *s.Connections)))), Server: int32(free)}
 	case s.Percent != nil:
 		share := int32(free * int64(*s.Percent) / 100)
 		return Limits{Own: share, Server: share}
-	case s.Connections != nil:
-		return Limits{Own: int32(min(free, int64(max(0, *s.Connections)))), Server: int32(free)}
 	}
 	return Limits{}
 }
@@ -75,3 +75,7 @@ func (s *Smoother) Add(others int32) int32 {
 	sorted := slices.Sorted(slices.Values(s.latest))
 	return sorted[len(sorted)/2]
 }
+
+// Settled reports whether the median is over so many samples that no short-lived
+// session decides it.
+func (s *Smoother) Settled() bool { return len(s.latest) > smoothed/2 }

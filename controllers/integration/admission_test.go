@@ -74,9 +74,9 @@ var _ = Describe("admission", Ordered, func() {
 	type D = *v1alpha1.QueueDatabase
 	DescribeTable("QueueDatabase", databaseCase,
 		Entry("minimal", func(D) {}, ""),
-		Entry("both kinds of budget", func(d D) {
+		Entry("both kinds of budget, as after a patch of the default", func(d D) {
 			d.Spec.ConnectionBudget = v1alpha1.ConnectionBudget{Connections: new(int32(10)), Percent: new(int32(10))}
-		}, "set connectionBudget.connections or connectionBudget.percent, not both"),
+		}, ""),
 		Entry("a budget of nothing", func(d D) { d.Spec.ConnectionBudget.Connections = new(int32(3)) }, "spec.connectionBudget.connections"),
 		Entry("a schema with a dash", func(d D) { d.Spec.Schema = "job-queue" }, "not starting with a digit; it is job-queue"),
 		Entry("a schema of PostgreSQL's own", func(d D) { d.Spec.Schema = "pg_jobs" }, "which PostgreSQL keeps for itself; it is pg_jobs"),

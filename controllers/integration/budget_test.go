@@ -6,6 +6,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/jobqueue-dev/jobqueue-operator/api/v1alpha1"
 )
@@ -46,6 +48,15 @@ var _ = Describe("the connection budget", func() {
 		change(first, func(q *v1alpha1.JobQueue) { q.Spec.Replicas = new(int32(1)) })
 		Eventually(w.replicas("second")).Should(BeNumerically("==", 9))
 		Expect(w.player.mostHeld()).To(BeNumerically("<=", 30))
+	})
+
+	It("B1: a number that is patched in goes before the default share", func() {
+		db := w.database()
+		Eventually(condition(db, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
+		Expect(get(db).Spec.ConnectionBudget.Percent).To(HaveValue(BeNumerically("==", 80)))
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"connectionBudget": {"connections": 9}}}`))
+		Expect(k8s.Patch(within(5*time.Second), db, patch)).To(Succeed())
+		Eventually(func() int32 { return get(db).Status.Connections.Budget }).Should(BeNumerically("==", 9))
 	})
 
 	It("B4: reports minimums that do not fit", func() {

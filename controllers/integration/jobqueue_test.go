@@ -133,6 +133,15 @@ var _ = Describe("a JobQueue", func() {
 		Eventually(condition(second, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
 	})
 
+	It("takes a template that declares the worker's port under a name of its own", func() {
+		w.database()
+		q := w.jobQueue("emails", func(q *v1alpha1.JobQueue) {
+			q.Spec.Worker.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}}
+		})
+		Eventually(condition(q, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
+		Expect(w.deployment("emails").Spec.Template.Spec.Containers[0].Ports).To(HaveExactElements(HaveField("Name", "metrics")))
+	})
+
 	It("is refused a queue that another cluster's JobQueue owns", func() {
 		db := w.database()
 		Eventually(condition(db, v1alpha1.ConditionReady)).Should(Equal("True/Ready"))
@@ -141,9 +150,12 @@ var _ = Describe("a JobQueue", func() {
 			p.Owner, p.Generation = "elsewhere/emails", 7
 			Expect(w.queue.SetPolicy(ctx, conn, "emails", p)).To(Succeed())
 		})
-		q := w.jobQueue("emails")
+		q := w.jobQueue("emails", minReplicas(2))
 		Eventually(condition(q, v1alpha1.ConditionStalled)).Should(Equal("True/QueueOwnedByAnother"))
 		Expect(message(q, v1alpha1.ConditionStalled)()).To(ContainSubstring("elsewhere/emails"))
+		Consistently(func() bool {
+			return apierrors.IsNotFound(k8s.Get(within(time.Second), clientKey(w.ns, "emails"), &appsv1.Deployment{}))
+		}).WithTimeout(3*time.Second).Should(BeTrue(), "its workers would run another's jobs")
 		w.sql(func(ctx context.Context, conn *pgx.Conn) {
 			Expect(w.queue.ReleaseOwner(ctx, conn, "emails", "elsewhere/emails")).To(Succeed())
 		})

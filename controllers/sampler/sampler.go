@@ -139,6 +139,7 @@ func (s *sampler) try(ctx context.Context) {
 		s.record(sample)
 		next.see(sample, s.hub.now())
 		next.Others = s.others.Add(int32(min(sample.OtherConnections, 1<<30)))
+		next.Settled = s.others.Settled()
 		next.Rates = s.rates()
 		token(s.usable)
 	}
@@ -285,12 +286,19 @@ func (s *sampler) releaseOwner(ctx context.Context, r release) error {
 	})
 }
 
+// writeReleases releases owners. One that cannot be, as while somebody's transaction has
+// the queue's row, is tried again with the next sample, which it does not hold up.
 func (s *sampler) writeReleases(ctx context.Context) error {
 	for _, r := range s.wishes.unreleased() {
-		if err := s.releaseOwner(ctx, r); err != nil {
+		err := s.releaseOwner(ctx, r)
+		switch {
+		case err == nil:
+			s.wishes.settleRelease(r)
+		case isConnectionProblem(err, s.conn):
 			return err
+		default:
+			s.log.Info("an owner is not released yet", "queue", r.queue, "owner", r.owner, "error", scrub(messageOf(err), s.conf.Password))
 		}
-		s.wishes.settleRelease(r)
 	}
 	return nil
 }

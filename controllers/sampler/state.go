@@ -41,6 +41,8 @@ type State struct {
 	SchemaVersion int
 	// Others is the number of connections that are not of job queues, evened out.
 	Others int32
+	// Settled is true once that is over enough samples.
+	Settled bool
 	// Rates are measured over the past samples, by queue.
 	Rates map[string]scaling.Rates
 	// Policies is what became of the policies asked for, by queue.

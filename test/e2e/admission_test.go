@@ -63,9 +63,6 @@ var _ = Describe("Admission", func() {
 		Expect(err).To(MatchError(ContainSubstring("metadata.name must be at most 52 characters")))
 		err = kube.Create(ctx, MakeDatabase(strings.Repeat("x", 41), p.namespace).Obj())
 		Expect(err).To(MatchError(ContainSubstring("metadata.name must be at most 40 characters")))
-		both := MakeDatabase("both", p.namespace).Budget(20).Obj()
-		both.Spec.ConnectionBudget.Percent = new(int32(80))
-		Expect(kube.Create(ctx, both)).To(MatchError(ContainSubstring("not both")))
 	})
 
 	It("refuses changes that would leave jobs behind", SpecTimeout(specTime), func(ctx SpecContext) {
