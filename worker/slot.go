@@ -74,14 +74,20 @@ func (h *held) limit(begun time.Time) time.Time {
 func (e *engine) invoke(ctx context.Context, h *held) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			e.metrics.panics.Inc()
-			err = &PanicError{Value: p, Stack: debug.Stack()}
+			err = e.panicked(p)
 		}
 	}()
 	return h.handler.run(ctx, h)
 }
 
-// PanicError is the failure of an attempt whose handler panicked.
+// panicked is the failure that a recovered panic makes of its attempt.
+func (e *engine) panicked(p any) error {
+	e.metrics.panics.Inc()
+	return &PanicError{Value: p, Stack: debug.Stack()}
+}
+
+// PanicError is the failure of an attempt whose handler panicked, or whose handler's
+// error did when it was asked what it says.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -108,6 +114,18 @@ func (e *engine) finished(ctx context.Context, h *held, took time.Duration, err 
 	if timedOut && err != nil {
 		err = fmt.Errorf("%w after %s: %w", ErrTimeout, took.Round(time.Millisecond), err)
 	}
-	r := ending(h, err, succeeded, interrupted)
+	r := e.judge(h, err, succeeded, interrupted)
 	e.completer.add(&r)
+}
+
+// judge is ending. An error's methods are the handler's code too: one that panics (a
+// nil pointer returned as an error) makes a failed attempt, as the handler's own panic
+// does.
+func (e *engine) judge(h *held, err error, succeeded, interrupted bool) (r result) {
+	defer func() {
+		if p := recover(); p != nil {
+			r = ending(h, e.panicked(p), succeeded, interrupted)
+		}
+	}()
+	return ending(h, err, succeeded, interrupted)
 }

@@ -71,6 +71,38 @@ func TestSlotTurnsAPanicIntoAFailureWithItsStack(t *testing.T) { // W7
 	}
 }
 
+// brokenError is an error with a pointer that is nil.
+type brokenError struct{ text string }
+
+func (b *brokenError) Error() string { return b.text }
+
+// brokenChain can say what it is, and not why.
+type brokenChain struct{}
+
+func (brokenChain) Error() string { return "broken" }
+func (brokenChain) Unwrap() error { panic("no cause") }
+
+func TestSlotTurnsAnErrorThatPanicsIntoAFailure(t *testing.T) { // W7
+	var none *brokenError
+	cases := map[string]struct {
+		err  error
+		want string
+	}{
+		"nil pointer":             {err: none, want: "panic: runtime error: invalid memory address"},
+		"nil pointer, for good":   {err: Permanent(none), want: "panic: runtime error: invalid memory address"},
+		"nil pointer, in between": {err: errors.Join(errors.New("first"), none), want: "panic: runtime error: invalid memory address"},
+		"cause":                   {err: brokenChain{}, want: "panic: no cause"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := execute1(t, `{}`, time.Minute, func(context.Context, *Job[struct{}]) error { return tc.err })
+			if r.action != actFail || r.permanent || !strings.HasPrefix(r.text, tc.want) || !strings.Contains(r.text, "slot_test.go") {
+				t.Errorf("result is %+v", r)
+			}
+		})
+	}
+}
+
 func TestSlotSurvivesAHandlerThatEndsItsGoroutine(t *testing.T) {
 	r := execute1(t, `{}`, time.Minute, func(context.Context, *Job[struct{}]) error {
 		runtime.Goexit()
