@@ -75,16 +75,19 @@ func Permanent(err error) error {
 	return &classified{verdict: verdictPermanent, err: err}
 }
 
-// RetryAfter is a failed attempt whose next one begins after d instead of after
-// the policy's backoff. With d <= 0 it is the policy's backoff after all. err may
-// be nil.
+// maxDelay is the longest delay that the database takes.
+const maxDelay = 3153600000 * time.Second
+
+// RetryAfter is a failed attempt whose next one begins after d, at most 100 years,
+// instead of after the policy's backoff. With d <= 0 it is the policy's backoff after
+// all. err may be nil.
 func RetryAfter(d time.Duration, err error) error {
-	return &classified{verdict: verdictRetryAfter, err: err, delay: max(d, 0)}
+	return &classified{verdict: verdictRetryAfter, err: err, delay: min(max(d, 0), maxDelay)}
 }
 
-// Snooze puts the job back for d without counting the attempt.
+// Snooze puts the job back for d, at most 100 years, without counting the attempt.
 func Snooze(d time.Duration) error {
-	return &classified{verdict: verdictSnooze, delay: max(d, 0)}
+	return &classified{verdict: verdictSnooze, delay: min(max(d, 0), maxDelay)}
 }
 
 // Discard ends the job for good by the handler's own decision. It is neither a

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 )
@@ -24,6 +25,9 @@ func TestClassify(t *testing.T) {
 		"retry after, no error": {err: RetryAfter(time.Minute, nil), wantVerdict: verdictRetryAfter, wantDelay: time.Minute, wantText: "worker: retry after 1m0s"},
 		"retry after, negative": {err: RetryAfter(-time.Minute, base), wantVerdict: verdictRetryAfter, wantText: "smtp says no"},
 		"snooze":                {err: Snooze(time.Hour), wantVerdict: verdictSnooze, wantDelay: time.Hour, wantText: "worker: snoozed for 1h0m0s"},
+		"snooze, negative":      {err: Snooze(-time.Hour), wantVerdict: verdictSnooze, wantText: "worker: snoozed for 0s"},
+		"snooze, too long":      {err: Snooze(math.MaxInt64), wantVerdict: verdictSnooze, wantDelay: 3153600000 * time.Second, wantText: "worker: snoozed for 876000h0m0s"},
+		"retry after, too long": {err: RetryAfter(math.MaxInt64, base), wantVerdict: verdictRetryAfter, wantDelay: 3153600000 * time.Second, wantText: "smtp says no"},
 		"discard":               {err: Discard("unsubscribed"), wantVerdict: verdictDiscard, wantReason: "unsubscribed", wantText: "worker: discarded: unsubscribed"},
 		"outermost wins":        {err: RetryAfter(time.Second, Permanent(base)), wantVerdict: verdictRetryAfter, wantDelay: time.Second, wantText: "smtp says no"},
 	}
