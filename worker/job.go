@@ -67,8 +67,8 @@ func (j *Job[T]) Succeed(ctx context.Context, tx pgx.Tx) error {
 type handler func(ctx context.Context, h *held) error
 
 // Handle registers h for jobs of the given kind; their payload is decoded from
-// JSON into T. It never panics: an empty or repeated kind, a nil handler, and a
-// registration after the start make [Worker.Run] return an error.
+// JSON into T. It never panics: an empty, repeated or malformed kind, a nil handler,
+// and a registration after the start make [Worker.Run] return an error.
 //
 // The context ends at the job's timeout ([ErrTimeout]), when its lease is lost
 // ([ErrLeaseLost]), and when a stopping worker can wait no longer ([ErrShutdown]);

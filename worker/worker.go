@@ -102,6 +102,8 @@ func (w *Worker) register(kind string, run handler) {
 		fault = "registered after the start"
 	case kind == "":
 		fault = "the kind is empty"
+	case !utf8.ValidString(kind):
+		fault = "a kind is text in UTF-8: no job can have this one"
 	case utf8.RuneCountInString(kind) > 128 || strings.ContainsFunc(kind, unicode.IsControl):
 		fault = "a kind is 1 to 128 characters, none of them a control character: no job can have this one"
 	case run == nil:

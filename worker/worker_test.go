@@ -16,6 +16,7 @@ func TestRunRefusesBadRegistrations(t *testing.T) {
 	}{
 		"none":       {setup: func(*Worker) {}, want: "no handler is registered"},
 		"control":    {setup: func(w *Worker) { Handle(w, "a\nb", ok) }, want: "none of them a control character"},
+		"not UTF-8":  {setup: func(w *Worker) { Handle(w, "a\xff", ok) }, want: `kind "a\xff": a kind is text in UTF-8`},
 		"twice":      {setup: func(w *Worker) { Handle(w, "a", ok); Handle(w, "a", ok) }, want: `kind "a": registered twice`},
 		"empty kind": {setup: func(w *Worker) { Handle(w, "", ok) }, want: `kind "": the kind is empty`},
 		"nil":        {setup: func(w *Worker) { Handle[struct{}](w, "a", nil) }, want: `kind "a": the handler is nil`},
