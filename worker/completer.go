@@ -36,6 +36,9 @@ const (
 	// parkFirst and parkMax bound the time between two tries of a result that the
 	// database rejects by itself, as one of a batch that it accepts.
 	parkFirst, parkMax = time.Second, 30 * time.Second
+	// judgedAfter is how long after its run's hard limit a result that the database
+	// rejects is dropped: by then the run has been taken back.
+	judgedAfter = time.Minute
 	// lockedFirst and lockedMax bound the time between two tries of a success whose
 	// row another session has locked.
 	lockedFirst, lockedMax = 20 * time.Millisecond, 2 * time.Second
@@ -43,7 +46,8 @@ const (
 
 // completer writes results. One statement is under way at a time, and what comes
 // in meanwhile goes into the next one: alone when the worker is idle, together when
-// it is not. No result leaves it but by an answer of the database.
+// it is not. No result leaves it but by an answer of the database, except one that the
+// database rejects as such for as long as its run can be anybody's.
 type completer struct {
 	store   settler
 	log     *slog.Logger
@@ -58,6 +62,7 @@ type completer struct {
 	parked  []*result // to be written alone, later
 	locked  []*result // to be written with others, later
 	writing int
+	single  bool // what was taken last was a parked one
 	closed  bool
 	changed chan struct{} // one token when pending or closed has changed
 	settled sync.Cond     // the completer has become empty
@@ -188,6 +193,20 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 	}
 	clear(c.locked[len(still):])
 	c.locked = still
+	// In turns, for a run that waits too long is taken back, and a parked result may
+	// take a while to be rejected again.
+	if !c.single || len(c.pending) == 0 {
+		for i, r := range c.parked {
+			if due := r.notBefore.Sub(now); due > 0 {
+				wait = min(wait, due)
+				continue
+			}
+			c.parked = append(c.parked[:i], c.parked[i+1:]...)
+			c.writing, c.single = 1, true
+			return []*result{r}, 0, false
+		}
+	}
+	c.single = false
 	if n := min(len(c.pending), maxWrite); n > 0 {
 		batch = append(batch, c.pending[:n]...)
 		rest := copy(c.pending, c.pending[n:])
@@ -195,15 +214,6 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 		c.pending = c.pending[:rest]
 		c.writing = n
 		return batch, 0, false
-	}
-	for i, r := range c.parked {
-		if due := r.notBefore.Sub(now); due > 0 {
-			wait = min(wait, due)
-			continue
-		}
-		c.parked = append(c.parked[:i], c.parked[i+1:]...)
-		c.writing = 1
-		return []*result{r}, 0, false
 	}
 	return nil, wait, false
 }
@@ -269,13 +279,33 @@ func (c *completer) putBack(results []*result) {
 	c.mu.Unlock()
 }
 
+// park keeps a result that the database rejects by itself until it is worth another
+// try. One that is only held up by a lock is judged once that is gone; of another, the
+// run has been taken back some time after its hard limit.
 func (c *completer) park(r *result, err error) {
 	h := r.held
+	if !isLocked(err) && !h.hardLimit.IsZero() && time.Since(h.hardLimit) > judgedAfter {
+		c.drop(r, err)
+		return
+	}
 	c.log.Error("the database rejects a result, trying again later", "action", r.action.String(),
 		"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", err)
 	r.notBefore = time.Now().Add(min(parkFirst<<min(r.tries, 10), parkMax))
 	c.mu.Lock()
 	c.parked = append(c.parked, r)
+	c.writing--
+	c.mu.Unlock()
+}
+
+// drop gives up a result that the database will not take, and counts it as refused.
+func (c *completer) drop(r *result, err error) {
+	h := r.held
+	c.log.Error("the database rejects a result, and its run is long over: dropped", "action", r.action.String(),
+		"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", err)
+	c.metrics.staleByDatabase.Inc()
+	c.metrics.completed(outcomeRefused)
+	h.identity.remove(h)
+	c.mu.Lock()
 	c.writing--
 	c.mu.Unlock()
 }

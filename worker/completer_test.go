@@ -318,6 +318,68 @@ func TestCompleterWaitsForFewLockedRows(t *testing.T) {
 	}
 }
 
+// A parked result has its turn though others come all the time, and they have theirs
+// though there are many parked ones (W4).
+func TestCompleterTakesTurnsBetweenParkedResultsAndOthers(t *testing.T) {
+	c := newCompleter(nil, nil, nil, func() {}, func() {})
+	all := succeedAll(1, 2, 3, 4, 5, 6, 7)
+	due, later, others := all[:3], all[3], all[4:]
+	later.notBefore = time.Now().Add(time.Hour)
+	c.parked = append([]*result{later}, due...)
+	var got [][]int64
+	for i := range 6 {
+		if i < len(others) {
+			c.pending = append(c.pending, others[i])
+		}
+		batch, _, _ := c.take()
+		var ids []int64
+		for _, r := range batch {
+			ids = append(ids, r.held.ID)
+		}
+		got = append(got, ids)
+	}
+	want := [][]int64{{1}, {5, 6}, {2}, {7}, {3}, nil}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+}
+
+// What the database rejects is tried again for as long as its run may be this worker's,
+// and what is locked until it is not.
+func TestCompleterDropsAResultThatIsRejectedLongAfterItsRunsHardLimit(t *testing.T) {
+	cases := map[string]struct {
+		code        string
+		ago         time.Duration // since the hard limit
+		wantLeft    int
+		wantRefused float64
+	}{
+		"before the limit":       {code: "JQ005", ago: -time.Minute, wantLeft: 1},
+		"just after":             {code: "JQ005", ago: judgedAfter - 10*time.Second, wantLeft: 1},
+		"long after":             {code: "JQ005", ago: judgedAfter + time.Second, wantRefused: 1},
+		"long after, but locked": {code: "55P03", ago: judgedAfter + time.Second, wantLeft: 1},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := startCompleter(t, &fakeSettler{fail: func([]int64) error {
+					return &pgconn.PgError{Code: tc.code, Severity: "ERROR", SeverityUnlocalized: "ERROR"}
+				}})
+				results := succeedAll(1)
+				h := results[0].held
+				h.hardLimit = time.Now().Add(-tc.ago)
+				c.add(results...)
+				synctest.Wait()
+				if got := c.unwritten(); got != tc.wantLeft || len(h.identity.jobs) != tc.wantLeft {
+					t.Errorf("%d results are left and %d jobs held, want %d", got, len(h.identity.jobs), tc.wantLeft)
+				}
+				if got := c.counted(outcomeRefused); got != tc.wantRefused {
+					t.Errorf("%v are counted as refused, want %v", got, tc.wantRefused)
+				}
+			})
+		})
+	}
+}
+
 func TestCompleterCountsRefusals(t *testing.T) {
 	cases := map[string]struct {
 		change      func(*result)
