@@ -105,12 +105,12 @@ func (e *engine) want() int {
 
 // claim claims up to limit jobs and hands them to the slots.
 func (e *engine) claim(ctx context.Context, limit int) (int, error) {
-	id := e.identities.take()
+	sent := time.Now()
+	id := e.identities.take(sent)
 	// A claim under way is not cut off when the worker is asked to stop: what it
 	// brings is given back below, instead of running unknown until its lease is over.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	sent := time.Now()
 	runs, err := e.client.Claim(call, e.pool, queue.ClaimRequest{
 		Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds, Alone: e.alone(),
 	})
@@ -136,7 +136,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		jobs[i] = newHeld(run, id, reg, sent)
 	}
 	e.pace.claimed(took, len(runs), payloads)
-	id.registered(sent, lease)
+	id.claimed(sent, sent.Add(took), lease)
 	id.add(jobs)
 	if !id.endClaim() {
 		// The lease ran out by our own clock while the claim was under way.

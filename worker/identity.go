@@ -16,7 +16,7 @@ import (
 // claim is lost, rows may run under the old identity that nobody here knows of,
 // and extending its lease would keep them. When the lease has run out by this
 // process's own clock, everything under it is given up, and must not be revived by
-// a late heartbeat.
+// a late heartbeat; nor is anything claimed under it.
 type identity struct {
 	id uuid.UUID
 
@@ -74,14 +74,26 @@ func (i *identity) renew(sentAt time.Time, lease time.Duration) {
 	}
 }
 
-// registered notes the lease that came with the identity's first claim. Later
-// claims do not count, because a claim need not extend a lease that is fresh enough.
-func (i *identity) registered(sentAt time.Time, lease time.Duration) {
+// claimed notes the lease that comes with a claim that was sent at sentAt and answered
+// at now. The first one registers the identity, with all of its lease. A later one need
+// not extend a lease that is fresh enough, but leaves more than a quarter of it (see
+// claim_many). It does not count for what was held when the lease ran out, which the
+// database may have taken back.
+func (i *identity) claimed(sentAt, now time.Time, lease time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.renewedAt.IsZero() {
+	switch {
+	case i.renewedAt.IsZero():
 		i.renewedAt, i.lease = sentAt, lease
+	case len(i.jobs) > 0 && i.isOver(now):
+	case sentAt.Add(lease / 4).After(i.renewedAt.Add(i.lease)):
+		i.renewedAt, i.lease = sentAt, lease/4
 	}
+}
+
+// isOver is true when the lease has run out by this process's own clock. i.mu is held.
+func (i *identity) isOver(now time.Time) bool {
+	return !i.renewedAt.IsZero() && now.Sub(i.renewedAt) >= i.lease
 }
 
 // expire reports, once, that the lease has run out by this process's own clock
@@ -89,7 +101,7 @@ func (i *identity) registered(sentAt time.Time, lease time.Duration) {
 func (i *identity) expire(now time.Time) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.expired || i.renewedAt.IsZero() || len(i.jobs) == 0 || now.Sub(i.renewedAt) < i.lease {
+	if i.expired || len(i.jobs) == 0 || !i.isOver(now) {
 		return false
 	}
 	i.expired, i.retired = true, true
@@ -123,10 +135,13 @@ func (i *identity) active() []*held {
 	return list
 }
 
-// beginClaim is false when the identity must not claim any more.
-func (i *identity) beginClaim() bool {
+// beginClaim is false when the identity must not claim any more: it is retired, or its
+// lease has run out by this process's own clock, and what a claim brought might be given
+// up before a heartbeat could extend it.
+func (i *identity) beginClaim(now time.Time) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.retired = i.retired || i.isOver(now)
 	if i.retired {
 		return false
 	}
@@ -168,11 +183,11 @@ type identities struct {
 func newIdentities() *identities { return &identities{current: newIdentity()} }
 
 // take returns an identity that may claim, a fresh one when the current one is
-// retired.
-func (s *identities) take() *identity {
+// retired or its lease is over.
+func (s *identities) take(now time.Time) *identity {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.current.beginClaim() {
+	for !s.current.beginClaim(now) {
 		s.retired = append(s.retired, s.current)
 		s.current = newIdentity()
 	}

@@ -30,8 +30,8 @@ func TestIdentityExpiresByItsOwnClock(t *testing.T) {
 	if id.expire(start.Add(time.Hour)) {
 		t.Error("expires without ever having had a lease")
 	}
-	id.registered(start, 10*time.Second)
-	id.registered(start.Add(5*time.Second), 10*time.Second) // a later claim need not extend it
+	id.claimed(start, start, 10*time.Second)
+	id.claimed(start.Add(5*time.Second), start.Add(5*time.Second), 10*time.Second) // a later claim need not extend it
 	if id.expire(start.Add(time.Hour)) {
 		t.Error("expires though nothing is held")
 	}
@@ -47,22 +47,22 @@ func TestIdentityExpiresByItsOwnClock(t *testing.T) {
 	if id.expire(start.Add(12 * time.Second)) {
 		t.Error("expires twice")
 	}
-	if id.beginClaim() {
+	if id.beginClaim(start.Add(12 * time.Second)) {
 		t.Error("claims after it expired")
 	}
 }
 
 func TestIdentitiesReplaceARetiredOne(t *testing.T) {
 	all := newIdentities()
-	first := all.take()
-	if again := all.take(); again != first {
+	first := all.take(time.Now())
+	if again := all.take(time.Now()); again != first {
 		t.Error("a new identity without need")
 	}
 	first.endClaim()
 	h := makeHeld(1, time.Minute, time.Minute)
 	first.add([]*held{h})
 	first.retire()
-	second := all.take()
+	second := all.take(time.Now())
 	if second == first || second.id == first.id {
 		t.Error("a retired identity claims")
 	}
@@ -86,12 +86,55 @@ func TestIdentitiesReplaceARetiredOne(t *testing.T) {
 func TestIdentityClaimAcrossExpiry(t *testing.T) {
 	start := time.Now()
 	id := newIdentity()
-	id.registered(start, time.Second)
+	id.claimed(start, start, time.Second)
 	id.add([]*held{makeHeld(1, time.Minute, time.Minute)})
-	id.beginClaim()
+	id.beginClaim(start)
 	id.expire(start.Add(time.Minute))
 	if id.endClaim() {
 		t.Error("what a claim brings after the lease ran out is kept")
+	}
+}
+
+// After an outage longer than the lease, an idle worker's first claim may be answered
+// before its heartbeat.
+func TestIdentityClaimsAfterAnOutage(t *testing.T) {
+	const lease = 8 * time.Second
+	cases := map[string]struct {
+		held           bool // something since before the outage
+		sent, answered time.Duration
+		wantFresh      bool
+		wantOver       time.Duration // when what the claim brings is given up
+	}{
+		"claims before its end":               {sent: 7 * time.Second, answered: 7 * time.Second, wantOver: 9 * time.Second},
+		"claims long before its end":          {sent: 5 * time.Second, answered: 5 * time.Second, wantOver: lease},
+		"is answered after its end":           {sent: 7500 * time.Millisecond, answered: 9 * time.Second, wantOver: 9500 * time.Millisecond},
+		"claims after its end":                {sent: lease, answered: 9 * time.Second, wantFresh: true, wantOver: 2 * lease},
+		"holds a job":                         {held: true, sent: 7 * time.Second, answered: 7 * time.Second, wantOver: 9 * time.Second},
+		"holds a job, answered after its end": {held: true, sent: 7 * time.Second, answered: 9 * time.Second, wantOver: lease},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			all := newIdentities()
+			first := all.take(start)
+			first.claimed(start, start, lease)
+			first.endClaim()
+			if tc.held {
+				first.add([]*held{makeHeld(1, time.Minute, time.Minute)})
+			}
+			id := all.take(start.Add(tc.sent))
+			id.claimed(start.Add(tc.sent), start.Add(tc.answered), lease)
+			id.add([]*held{makeHeld(2, time.Minute, time.Minute)})
+			if fresh := id != first; fresh != tc.wantFresh {
+				t.Errorf("another identity: %t, want %t", fresh, tc.wantFresh)
+			}
+			if id.expire(start.Add(tc.wantOver - 1)) {
+				t.Errorf("given up before %s", tc.wantOver)
+			}
+			if !id.expire(start.Add(tc.wantOver)) {
+				t.Errorf("not given up at %s", tc.wantOver)
+			}
+		})
 	}
 }
 
