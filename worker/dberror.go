@@ -11,17 +11,14 @@ import (
 // ERROR; a FATAL may end the session between the commit and its answer, as a
 // severed connection and a timeout may.
 func mayHaveCommitted(err error) bool {
-	var server *pgconn.PgError
 	var connect *pgconn.ConnectError
-	switch {
-	case err == nil:
-		return false
-	case errors.As(err, &connect), pgconn.SafeToRetry(err):
-		return false
-	case errors.As(err, &server):
-		return server.SeverityUnlocalized != "ERROR"
-	}
-	return true
+	return err != nil && !errors.As(err, &connect) && !pgconn.SafeToRetry(err) && !isAnswer(err)
+}
+
+// isAnswer is true for an error that the database has answered with, and went on.
+func isAnswer(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.SeverityUnlocalized == "ERROR"
 }
 
 // concernsData is true for an error that one row of a batch can cause, so that

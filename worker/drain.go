@@ -119,7 +119,7 @@ func (e *engine) unregisterAll(ctx context.Context) bool {
 		if beating, _ := id.state(); !beating {
 			continue // given up: whatever is left there is for the reaper
 		}
-		for !e.unregister(ctx, id) {
+		for e.unregister(ctx, id) != nil {
 			sleep(ctx, failing.next())
 			if ctx.Err() != nil {
 				return false

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
@@ -32,11 +33,7 @@ func (e *engine) heartbeatLoop(ctx context.Context) {
 	defer e.health.ended("heartbeat")
 	failing := backoff{base: 100 * time.Millisecond, ceiling: beatRetryMax}
 	for {
-		e.health.turn("heartbeat")
-		ok := true
-		for _, id := range e.identities.all() {
-			ok = e.beatOne(ctx, id) && ok
-		}
+		ok := e.beatAll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -49,6 +46,19 @@ func (e *engine) heartbeatLoop(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// beatAll sends the heartbeats of all identities. It is false when one should be tried
+// again soon. Each may hang for its time limit, so each is a turn of the loop.
+func (e *engine) beatAll(ctx context.Context) bool {
+	ok, away := true, false
+	for _, id := range e.identities.all() {
+		e.health.turn("heartbeat")
+		err := e.beatOne(ctx, id, away)
+		ok = ok && err == nil
+		away = away || err != nil && !isAnswer(err)
+	}
+	return ok
 }
 
 // untilBeat waits for d, or less when asked for a heartbeat now.
@@ -71,23 +81,29 @@ func (e *engine) untilBeat(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// beatOne sends one identity's heartbeat, or ends an identity that is over. It is
-// false when it should be tried again soon.
-func (e *engine) beatOne(ctx context.Context, id *identity) bool {
+// errAway is the failure of what is not tried while the database does not answer.
+var errAway = errors.New("worker: the database does not answer")
+
+// beatOne sends one identity's heartbeat, or ends an identity that is over, unless the
+// database is known to be away: leases cannot wait for it, the rest can. An error means
+// that it should be tried again soon.
+func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
 	beating, done := id.state()
 	switch {
 	case done && !beating:
 		e.identities.forget(id)
-		return true
+		return nil
+	case done && away:
+		return errAway
 	case done:
 		return e.unregister(ctx, id)
 	case !beating:
-		return true
+		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, beatTimeout(e.policy.Load().Lease))
 	defer cancel()
 	if !id.holdRow(call) {
-		return id.isGone()
+		return id.unheld(call)
 	}
 	defer id.freeRow()
 	jobs := id.active()
@@ -98,18 +114,18 @@ func (e *engine) beatOne(ctx context.Context, id *identity) bool {
 	sent := time.Now()
 	hb, err := e.client.Heartbeat(call, e.pool, id.id, e.cfg.Queue, refs)
 	if ctx.Err() != nil {
-		return true
+		return nil
 	}
 	e.contact("heartbeat", err)
 	if err != nil {
 		e.metrics.heartbeats.WithLabelValues("error").Inc()
-		return false
+		return err
 	}
 	e.metrics.heartbeats.WithLabelValues("ok").Inc()
 	id.renew(sent, hb.LeaseExpiresAt.Sub(hb.Now))
 	e.adopt(hb.Policy)
 	e.lose(jobs, hb.Lost)
-	return true
+	return nil
 }
 
 // beatTimeout bounds one heartbeat: a lease must have room for several tries, because a
@@ -120,20 +136,23 @@ func beatTimeout(lease time.Duration) time.Duration {
 
 // unregister removes the row of a retired identity, and with it releases any runs
 // that a claim without an answer may have left there.
-func (e *engine) unregister(ctx context.Context, id *identity) bool {
+func (e *engine) unregister(ctx context.Context, id *identity) error {
 	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	if !id.holdRow(call) {
-		return id.isGone()
+		if id.isGone() {
+			e.identities.forget(id)
+		}
+		return id.unheld(call)
 	}
 	if err := e.client.Unregister(call, e.pool, id.id); err != nil {
 		id.freeRow()
 		e.log.Warn("worker row not removed, trying again", "worker", id.id, "error", err)
-		return false
+		return err
 	}
 	close(id.gone)
 	e.identities.forget(id)
-	return true
+	return nil
 }
 
 // lose cancels the handlers of those jobs that the database says are lost. A job

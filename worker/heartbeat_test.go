@@ -1,8 +1,15 @@
 package worker
 
 import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestBeatTimeoutLeavesRoomForOtherTries(t *testing.T) {
@@ -20,4 +27,54 @@ func TestBeatTimeoutLeavesRoomForOtherTries(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each of many identities may hang, and the loop turns all the same; those that are only
+// to be removed wait for the database to answer (W9, W12).
+func TestHeartbeatsOfManyIdentitiesThroughAHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, err := pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		w, err := New(pool, Config{Queue: "q"}, WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := newEngine(w, nil)
+		const beating, over = 15, 15
+		for i := range beating + over {
+			id := e.identities.take(time.Now())
+			id.endClaim()
+			if i%2 == 0 {
+				id.add([]*held{makeHeld(int64(i), time.Hour, time.Hour)})
+			}
+			id.retire()
+		}
+		e.identities.take(time.Now()).endClaim()
+		ended := make(chan bool)
+		go func() { ended <- e.beatAll(context.Background()) }()
+		begun := time.Now()
+		for range beating + 1 { // and the current one
+			time.Sleep(heartbeatTimeout)
+			if err := w.health.alive(time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if <-ended {
+			t.Error("all is well")
+		}
+		if took := time.Since(begun); took != (beating+1)*heartbeatTimeout {
+			t.Errorf("a round takes %s, want a timeout for each that needs its lease", took)
+		}
+	})
 }

@@ -55,6 +55,14 @@ func (i *identity) holdRow(ctx context.Context) bool {
 
 func (i *identity) freeRow() { i.row <- struct{}{} }
 
+// unheld is why holdRow was false: no error when the row is gone.
+func (i *identity) unheld(ctx context.Context) error {
+	if i.isGone() {
+		return nil
+	}
+	return ctx.Err()
+}
+
 // isGone is true once the row has been removed.
 func (i *identity) isGone() bool {
 	select {
