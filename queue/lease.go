@@ -51,6 +51,18 @@ func (c *Client) Release(ctx context.Context, db DB, worker uuid.UUID, refs []Re
 	return accepted, wrap("release", err)
 }
 
+// Disown gives back every run of the worker but those held, as Release does, and
+// returns their ids. It is for the runs of a claim whose answer was lost, while
+// others of the same worker go on. Call it when no claim of the worker is under
+// way, and claim under another id from then on; call it again with each
+// heartbeat, because the lost claim may end in the database later, and rows that
+// another session has locked are passed over. An unknown worker is not an error.
+func (c *Client) Disown(ctx context.Context, db DB, worker uuid.UUID, held []Ref) ([]int64, error) {
+	ids, tokens := refArrays(held)
+	back, err := queryIDs(ctx, db, 0, c.stmt.disown, worker.String(), ids, tokens)
+	return back, wrap("disown", err)
+}
+
 // Unregister releases every run the worker still holds and removes its row.
 // Call it last when shutting down. An unknown worker is not an error. What another
 // session has locked then is released by the next Reap of all queues.

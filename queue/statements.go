@@ -10,11 +10,11 @@ import (
 // has a cast: with QueryExecModeExec and the simple protocol PostgreSQL is told
 // no types, and the cast is what makes it read the text right.
 type statements struct {
-	enqueue, enqueueMany, claim, heartbeat, release, unregister string
-	succeed, fail, snooze, discard, cancel                      string
-	reap, sample, horizon, setPolicy, getPolicy, releaseOwner   string
-	listDead, requeue, requeueKind, purgeDead                   string
-	getJob, listJobs                                            string
+	enqueue, enqueueMany, claim, heartbeat, release, disown   string
+	unregister, succeed, fail, snooze, discard, cancel        string
+	reap, sample, horizon, setPolicy, getPolicy, releaseOwner string
+	listDead, requeue, requeueKind, purgeDead                 string
+	getJob, listJobs                                          string
 }
 
 func newStatements(schema string) statements {
@@ -32,6 +32,7 @@ func newStatements(schema string) statements {
 			"$1::text, $2::uuid, $3::integer, $4::text[], $5::text, $6::text[]"),
 		heartbeat:    call("lost, lease_expires_at, now, policy", "heartbeat", "$1::uuid, $2::text, $3::bigint[], $4::text[]::uuid[]"),
 		release:      call("id", "release", refs+", $3::uuid"),
+		disown:       call("id", "disown", "$1::uuid, $2::bigint[], $3::text[]::uuid[]"),
 		unregister:   call("1", "unregister", "$1::uuid"),
 		succeed:      call("key, runs::text", "succeed_many", "$1::bytea[], $2::text[]::varbit[], $3::bigint[], $4::uuid, $5::boolean"),
 		fail:         call("id, dead, retry_at", "fail", refs+", $3::text[], $4::boolean[], $5::double precision[], $6::uuid"),

@@ -120,7 +120,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		if mayHaveCommitted(err) {
 			// It may have claimed jobs that nobody here knows of.
 			id.retire()
-			e.beat()
+			defer e.beat()
 		}
 		id.endClaim()
 		return 0, err

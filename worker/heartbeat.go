@@ -125,6 +125,29 @@ func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
 	id.renew(sent, hb.LeaseExpiresAt.Sub(hb.Now))
 	e.adopt(hb.Policy)
 	e.lose(jobs, hb.Lost)
+	return e.disown(ctx, id)
+}
+
+// disown gives back what a claim without an answer took, if its identity is retired:
+// each time anew, because that claim may still end in the database.
+func (e *engine) disown(ctx context.Context, id *identity) error {
+	refs, ok := id.known()
+	if !ok {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	back, err := e.client.Disown(call, e.pool, id.id, refs)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		e.log.Warn("runs of a lost claim not looked for, trying again", "worker", id.id, "error", err)
+		return err
+	}
+	if len(back) > 0 {
+		e.log.Warn("runs given back of a claim whose answer was lost", "worker", id.id, "jobs", len(back))
+	}
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // identity is a worker row in the database, this process's view of its lease, and
@@ -13,8 +15,8 @@ import (
 //
 // A process normally has one for its life. It takes a new one in two cases, so
 // that the old row can run out or be unregistered by itself. When the answer to a
-// claim is lost, rows may run under the old identity that nobody here knows of,
-// and extending its lease would keep them. When the lease has run out by this
+// claim is lost, rows may run under the old identity that nobody here knows of, and
+// extending its lease would keep them: with each heartbeat they are given back. When the lease has run out by this
 // process's own clock, everything under it is given up, and must not be revived by
 // a late heartbeat; nor is anything claimed under it.
 type identity struct {
@@ -170,6 +172,20 @@ func (i *identity) retire() {
 	i.mu.Lock()
 	i.retired = true
 	i.mu.Unlock()
+}
+
+// known lists all that is held, written or not; ok when the identity is retired and no
+// claim is under way, so that whatever else runs under it is unknown here for good.
+func (i *identity) known() (refs []queue.Ref, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.retired || i.expired || i.claiming > 0 {
+		return nil, false
+	}
+	for h := range i.jobs {
+		refs = append(refs, h.Ref)
+	}
+	return refs, true
 }
 
 // state says whether the identity still needs heartbeats, and whether it can be

@@ -55,6 +55,9 @@ var calls = []call{
 		sql: `SELECT jobqueue.heartbeat((SELECT worker_id FROM jobqueue.batches WHERE key = jobqueue.run_key(($2::text[]::uuid[])[1])), 'q', $1, $2::text[]::uuid[])`},
 	{function: "release", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.release($1, $2::text[]::uuid[])`, clean: 750},
 	{function: "release", with: "20 of a row", prepare: running(20, true), sql: `SELECT jobqueue.release($1, $2::text[]::uuid[])`, clean: 330, most: 450},
+	{function: "disown", with: "20 runs", prepare: otherRuns(20), sql: `SELECT jobqueue.disown($1, '{}', '{}')`, clean: 700},
+	{function: "disown", with: "none of 20 runs", prepare: held(20), sql: `SELECT jobqueue.disown($1, $2, $3::text[]::uuid[])`, clean: 30},
+	{function: "disown", with: "nobody", sql: `SELECT jobqueue.disown(gen_random_uuid(), '{}', '{}')`, clean: 5},
 	{function: "unregister", with: "20 runs", prepare: otherRuns(20), sql: `SELECT jobqueue.unregister($1)`, clean: 700},
 	{function: "unregister", with: "nobody", kept: true, sql: `SELECT jobqueue.unregister(gen_random_uuid())`, clean: 20},
 
@@ -152,6 +155,14 @@ func otherRuns(n int) func(*session) []any {
 	return func(s *session) []any {
 		s.claim(s.other, n, false)
 		return []any{s.other}
+	}
+}
+
+// held claims n jobs for the other worker, which knows of them.
+func held(n int) func(*session) []any {
+	return func(s *session) []any {
+		ids, tokens := s.claim(s.other, n, false)
+		return []any{s.other, ids, tokens}
 	}
 }
 

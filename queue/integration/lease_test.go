@@ -341,6 +341,47 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(e.c.Unregister(e.ctx, e.pool, uuid.New())).To(Succeed(), "an unknown worker")
 	})
 
+	It("gives back what its worker does not know of, without spending an attempt, and nothing else (W3)", func() {
+		ids := e.enqueue(6)
+		claim := queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 3, Alone: []string{}}
+		known, err := e.c.Claim(e.ctx, e.pool, claim)
+		Expect(err).NotTo(HaveOccurred())
+		other := e.one(uuid.New())
+		// The claim whose answer is lost goes on in the database.
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		claim.Limit = 2
+		lost, err := e.c.Claim(e.ctx, tx, claim)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(lost).To(HaveLen(2))
+		Expect(e.c.Disown(e.ctx, e.pool, worker, refs(known...))).To(BeEmpty())
+		Expect(tx.Commit(e.ctx)).To(Succeed())
+		Expect(e.c.Disown(e.ctx, e.pool, worker, refs(known...))).To(ConsistOf(runIDs(lost)))
+		Expect(e.c.Disown(e.ctx, e.pool, worker, refs(known...))).To(BeEmpty())
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(lost...))).To(BeEmpty(), "they are nobody's now")
+		for _, run := range lost {
+			Expect(e.job(run.ID).State).To(Equal(queue.StatePending))
+			Expect(e.job(run.ID).Attempt).To(Equal(0))
+		}
+
+		By("naming some that share a row, one of them under a token that is not its own")
+		wrong := refs(known[:2]...)
+		wrong[1].Token = lost[0].Token
+		Expect(e.c.Disown(e.ctx, e.pool, worker, wrong)).To(ConsistOf(known[1].ID, known[2].ID))
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(known...))).To(Equal(ids[:1]))
+		Expect(e.job(other.ID).State).To(Equal(queue.StateRunning), "another worker's")
+
+		By("passing over what is locked")
+		last := e.claim(worker, 1)
+		tx, err = e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.c.Succeed(e.ctx, tx, worker, refs(last...))).To(HaveLen(1))
+		Expect(e.c.Disown(e.ctx, e.pool, worker, nil)).To(BeEmpty())
+		Expect(tx.Rollback(e.ctx)).To(Succeed())
+		Expect(e.c.Disown(e.ctx, e.pool, worker, nil)).To(Equal(runIDs(last)))
+		Expect(e.c.Disown(e.ctx, e.pool, uuid.New(), nil)).To(BeEmpty(), "an unknown worker")
+	})
+
 	It("finishes within the handler's own transaction, or not at all (Q8)", func() {
 		e.exec(`CREATE TABLE business (job bigint PRIMARY KEY)`)
 		DeferCleanup(func() { e.exec(`DROP TABLE business`) })

@@ -73,6 +73,7 @@ func everyCall(e *env, db queue.DB) {
 	Expect(c.Requeue(e.ctx, db, "m", []int64{dead[0].ID})).To(HaveLen(1))
 	Expect(c.RequeueKind(e.ctx, db, "m", "x", 5)).To(BeEmpty())
 	Expect(c.PurgeDead(e.ctx, db, "m", time.Hour, 5)).To(BeZero())
+	Expect(c.Disown(e.ctx, db, worker, refs(runs...))).To(BeEmpty())
 	Expect(c.Unregister(e.ctx, db, worker)).To(Succeed())
 	res, err := c.Reap(e.ctx, db, queue.ReapRequest{Queue: "m", Retention: true})
 	Expect(err).NotTo(HaveOccurred())

@@ -72,6 +72,31 @@ END $$;
 COMMENT ON FUNCTION {{schema}}.release(bigint[], uuid[], uuid) IS
 'Gives runs back unfinished: pending at once, in their old place, the attempt not counted. Returns the ids accepted; the others were not owned any more. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
+CREATE FUNCTION {{schema}}.disown(p_worker uuid, p_ids bigint[], p_tokens uuid[]) RETURNS TABLE (id bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_keys  bytea[];
+    v_masks varbit[];
+BEGIN
+    PERFORM {{schema}}.check_refs(p_ids, p_tokens);
+    -- Batches of which all runs are named are not even locked.
+    SELECT array_agg(o.key), array_agg(o.mask) INTO v_keys, v_masks
+    FROM (SELECT b.key, b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) AS mask
+          FROM {{schema}}.batches b
+          CROSS JOIN LATERAL (SELECT array_agg(u.id) AS ids, array_agg({{schema}}.run_slot(u.token)) AS slots
+                              FROM unnest(p_ids, p_tokens) u (id, token) WHERE {{schema}}.run_key(u.token) = b.key) n
+          WHERE b.finished_at IS NULL AND b.worker_id = p_worker
+            AND bit_count(b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots)) > 0
+          FOR UPDATE OF b SKIP LOCKED) o;
+    IF v_keys IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM {{schema}}.put_back(v_keys, v_masks);
+    END IF;
+END $$;
+COMMENT ON FUNCTION {{schema}}.disown(uuid, bigint[], uuid[]) IS
+'Gives back every run of the worker but those named, as release does, and returns the ids: for what a claim took whose answer was lost, while other runs of the worker go on. Call it when no claim of the worker is under way, and go on under another worker id; call it again with each heartbeat, because the lost claim may end in the database later, and locked rows are passed over. An unknown worker is not an error. Errors: JQ005 bad argument.';
+
 CREATE FUNCTION {{schema}}.unregister(p_worker uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -4,7 +4,7 @@ CREATE FUNCTION {{schema}}.grant_access(p_role name, p_access text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_producer text[] := ARRAY['enqueue', 'enqueue_many', 'get_policy'];
-    v_worker   text[] := ARRAY['claim', 'claim_many', 'heartbeat', 'release', 'unregister', 'succeed', 'succeed_many', 'fail', 'snooze', 'discard', 'get_policy', 'reap'];
+    v_worker   text[] := ARRAY['claim', 'claim_many', 'heartbeat', 'release', 'disown', 'unregister', 'succeed', 'succeed_many', 'fail', 'snooze', 'discard', 'get_policy', 'reap'];
     v_operator text[] := ARRAY['set_policy', 'get_policy', 'release_owner', 'sample', 'horizon_holder', 'reap', 'cancel', 'list_dead', 'requeue', 'requeue_kind', 'purge_dead', 'get_job', 'list_jobs'];
     v_names    text[];
     r          record;

@@ -1,12 +1,16 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -141,6 +145,47 @@ var _ = Describe("A lease", func() {
 		Expect(w.metric("rescued_jobs_total", "queue")()).To(BeEquivalentTo(20))
 	})
 
+	It("of a claim whose answer was lost ends at once, though other jobs of that worker go on (W3, W9)", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Minute, 200*time.Millisecond })
+		cfg := worker.Config{DatabaseURL: f.url, Queue: queueName, Grace: 10 * time.Second, Slots: 2, PollInterval: 100 * time.Millisecond}
+		plain, err := worker.NewPool(ctx, cfg)
+		Expect(err).NotTo(HaveOccurred())
+		var cut atomic.Int64
+		through := plain.Config()
+		plain.Close()
+		through.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &cutConn{Conn: conn, at: []byte("lose me"), cut: &cut}, err
+		}
+		pool, err := pgxpool.NewWithConfig(ctx, through)
+		Expect(err).NotTo(HaveOccurred())
+		f.enqueue(ctx, "long", struct{}{}, 1)
+		goOn := make(chan struct{})
+		attempts := make(chan int, 2)
+		w := f.startOn(ctx, pool, cfg, func(w *worker.Worker) {
+			worker.Handle(w, "long", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+				}
+				attempts <- job.Attempt
+				return context.Cause(ctx)
+			})
+			worker.Handle(w, "k", nothing)
+		})
+		Eventually(w.metric("running", "")).Should(BeEquivalentTo(1))
+		f.enqueue(ctx, "k", map[string]string{"mark": "lose me"}, 1)
+		// Well before the lease or the job's deadline could be over.
+		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE kind = 'k' AND attempt = 1")).Should(Equal(1))
+		Expect(cut.Load()).To(BeEquivalentTo(1))
+		Consistently(attempts, "500ms").ShouldNot(Receive(), "the other goes on")
+		close(goOn)
+		Eventually(attempts).Should(Receive(Equal(1)))
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(2))
+		Eventually(f.number(ctx, workerRows)).Should(Equal(1), "the identity that was retired is gone")
+		Expect(w.metric("stale_results_total", "")()).To(BeZero())
+	})
+
 	It("of long jobs is kept by heartbeats, at one statement each", func(ctx context.Context) {
 		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Second, 200*time.Millisecond })
 		f.enqueue(ctx, "long", struct{}{}, 50)
@@ -244,3 +289,19 @@ var _ = Describe("An outage of the database", func() {
 		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE attempt = 2")).Should(Equal(1))
 	})
 })
+
+// cutConn is cut, the first of all that share cut, where an answer has the bytes at.
+type cutConn struct {
+	net.Conn
+	at  []byte
+	cut *atomic.Int64
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if bytes.Contains(b[:n], c.at) && c.cut.CompareAndSwap(0, 1) {
+		_ = c.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}

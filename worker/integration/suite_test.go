@@ -145,6 +145,12 @@ func (f *fixture) start(ctx context.Context, cfg worker.Config, setup func(w *wo
 	}
 	pool, err := worker.NewPool(ctx, cfg)
 	Expect(err).NotTo(HaveOccurred())
+	return f.startOn(ctx, pool, cfg, setup)
+}
+
+// startOn runs a worker on a pool, which is closed with its end.
+func (f *fixture) startOn(ctx context.Context, pool *pgxpool.Pool, cfg worker.Config, setup func(w *worker.Worker)) *running {
+	GinkgoHelper()
 	log := slog.New(slog.NewTextHandler(GinkgoWriter, nil))
 	w, err := worker.New(pool, cfg, worker.WithLogger(log))
 	Expect(err).NotTo(HaveOccurred())
