@@ -169,7 +169,8 @@ func plainTag(tag string) bool {
 			return false
 		}
 	}
-	for option := ""; more; {
+	for more {
+		var option string
 		option, options, more = strings.Cut(options, ",")
 		if option != "omitempty" && option != "omitzero" && option != "string" {
 			return false

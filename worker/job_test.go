@@ -132,7 +132,7 @@ func TestDecodeIsEncodingJSONForPeculiarTypes(t *testing.T) {
 		A int `json:"\u2192"`
 	}
 	type dash struct {
-		A int `json:"-,"`
+		A int `json:"-,"` //nolint:staticcheck // the odd name is what is tested
 	}
 	cases := map[string]func(t *testing.T){
 		"number":              func(t *testing.T) { sameDecoded[peculiar[json.Number]](t, `{"Thing": 12345678901234567890.5}`) },
