@@ -32,7 +32,7 @@ The release's name and the chart's, without saying "jobqueue" twice: the release
 
 {{- /* Releases beside each other in one namespace elect a leader each. */}}
 {{- define "jobqueue-operator.lease" -}}
-{{- include "jobqueue-operator.fullname" . }}.jobqueue.dev
+{{- include "jobqueue-operator.fullname" . | trimPrefix "jobqueue-" }}.jobqueue.dev
 {{- end }}
 
 {{- define "jobqueue-operator.selectorLabels" -}}
