@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // NewJob describes a job to enqueue. Kind is required; the zero value of
@@ -143,8 +144,8 @@ func marshalPayload(payload any) (string, error) {
 	if len(raw) == 0 {
 		return "null", nil
 	}
-	if ok && !json.Valid(raw) {
-		return "", fmt.Errorf("payload of %d bytes is not valid JSON", len(raw))
+	if ok && (!json.Valid(raw) || !utf8.Valid(raw)) {
+		return "", fmt.Errorf("payload of %d bytes is not valid JSON in UTF-8", len(raw))
 	}
 	if hasNullEscape(raw) {
 		return "", fmt.Errorf("payload has \\u0000 in a string, which PostgreSQL cannot store in jsonb")

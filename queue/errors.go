@@ -27,7 +27,8 @@ var (
 	// worker id serves one queue; take a fresh id for each.
 	ErrWorkerQueue = errors.New("worker id belongs to another queue")
 	// ErrInvalidPayload: a payload is not JSON that PostgreSQL can store as
-	// jsonb (malformed, or with \u0000 in a string).
+	// jsonb (malformed, with \u0000 in a string, a number beyond numeric's range,
+	// or nested too deeply).
 	ErrInvalidPayload = errors.New("invalid payload")
 	// ErrSchemaMissing: the schema, or a function of it, is not there. Run
 	// Migrate, or check the schema's name.
@@ -53,6 +54,8 @@ var sentinels = map[string]error{
 	"42P01": ErrSchemaMissing,  // undefined_table
 	"22P02": ErrInvalidPayload, // invalid_text_representation
 	"22P05": ErrInvalidPayload, // untranslatable_character: \u0000 in jsonb
+	"22003": ErrInvalidPayload, // numeric_value_out_of_range
+	"54001": ErrInvalidPayload, // statement_too_complex: nested too deeply
 }
 
 // wrap names the operation and adds the sentinel that the SQLSTATE stands for.

@@ -31,7 +31,7 @@ type Job struct {
 	Queue, Kind string
 	State       State
 	Priority    int16
-	// Payload is nil for finished jobs whose payload was too large to keep.
+	// Payload is the handler's argument, as jsonb is printed.
 	Payload              json.RawMessage
 	Attempt, MaxAttempts int
 	CreatedAt            time.Time

@@ -65,7 +65,7 @@ func (c *Client) Disown(ctx context.Context, db DB, worker uuid.UUID, held []Ref
 
 // Unregister releases every run the worker still holds and removes its row.
 // Call it last when shutting down. An unknown worker is not an error. What another
-// session has locked then is released by the next Reap of all queues.
+// session has locked then is released by a Reap of any queue, within about ten seconds.
 func (c *Client) Unregister(ctx context.Context, db DB, worker uuid.UUID) error {
 	_, err := db.Exec(ctx, c.stmt.unregister, worker.String())
 	return wrap("unregister", err)

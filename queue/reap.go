@@ -4,7 +4,8 @@ import "context"
 
 // ReapRequest says what to reap.
 type ReapRequest struct {
-	// Queue restricts the work to one queue; "" means all.
+	// Queue restricts the work to one queue; "" means all. Runs whose worker has
+	// unregistered are looked for in all queues either way.
 	Queue string
 	// Limit bounds the rows of each kind of work in this call, 1 to 100,000;
 	// 0 means 1,000. Ask again while ReapResult.More is true.
@@ -16,7 +17,8 @@ type ReapRequest struct {
 
 // ReapResult counts what one call did.
 type ReapResult struct {
-	// Returned are expired runs scheduled again, Buried those that had no
+	// Returned are expired runs scheduled again, and runs of workers that have
+	// unregistered, which are pending again; Buried are those expired that had no
 	// attempts left and went to the dead letters.
 	Returned, Buried int64
 	// Promoted are scheduled jobs that came due and are pending now.

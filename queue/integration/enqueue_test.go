@@ -170,7 +170,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 			_, err := e.c.Enqueue(e.ctx, e.pool, "q", job)
 			Expect(err).To(MatchError(queue.ErrInvalidArgument))
 		}
-		for _, payload := range []any{json.RawMessage(`{`), "nul\x00byte", json.RawMessage(`"\u0000"`), func() {}} {
+		for _, payload := range []any{json.RawMessage(`{`), "nul\x00byte", json.RawMessage(`"\u0000"`), func() {}, json.RawMessage("\"\xff\""), json.RawMessage("1e200000")} {
 			_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "k", Payload: payload})
 			Expect(err).To(MatchError(queue.ErrInvalidPayload))
 		}
@@ -240,6 +240,26 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 			Expect(locks).To(BeNumerically("<=", 1), string(level))
 			Expect(tx.Rollback(e.ctx)).To(Succeed())
 		}
+	})
+
+	It("nor while it enqueues behind a job that nobody asks for (Q9, Q14)", func() {
+		old := e.enqueue(1, func(_ int, j *queue.NewJob) { j.Kind = "nobody's" })
+		_, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 1, Kinds: []string{"k"}})
+		Expect(err).NotTo(HaveOccurred())
+		e.exec(`UPDATE jobqueue.waiting SET available_at = available_at - interval '2 s' WHERE id = $1`, old[0])
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+		var began, now time.Time
+		Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())
+		for now.Sub(began) < 300*time.Millisecond {
+			_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&now)).To(Succeed())
+		}
+		var locks int
+		Expect(tx.QueryRow(e.ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks)).To(Succeed())
+		Expect(locks).To(Equal(1))
 	})
 
 	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {

@@ -8,14 +8,26 @@
 -- back, is found by a worker's poll. One whose announced neighbour committed first, by
 -- the second look after that one's claim (worker/claim.go).
 --
--- The lock is kept until the transaction ends. It is one for each queue, because the
--- transaction sees its own pending job the next time; but a SERIALIZABLE one does not
--- look, and so takes none. Of equal notifications a transaction sends one anyway.
+-- The lock is kept until the transaction ends, so a transaction that has announced a
+-- queue remembers it and takes no other one, however long it goes on: a setting, unlike a
+-- row, writes nothing, and is forgotten where the notification is, at a ROLLBACK TO
+-- SAVEPOINT too. A SERIALIZABLE transaction does not look at all, so it needs no lock: of
+-- equal notifications a transaction sends one anyway.
 CREATE FUNCTION {{schema}}.announces(p_queue text) RETURNS boolean
-LANGUAGE sql VOLATILE AS $$
-    SELECT current_setting('transaction_isolation') = 'serializable' OR pg_try_advisory_xact_lock(
-        hashtextextended('jobqueue wake ' || {{schema_literal}} || ' ' || p_queue, (extract(epoch FROM clock_timestamp()) * 100)::bigint))
-$$;
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_lock text := 'jobqueue wake ' || {{schema_literal}} || ' ' || p_queue;
+    v_done text := current_setting('jobqueue.announced', true);
+    v_this text := ' ' || hashtextextended(v_lock, 0) || ' ';
+BEGIN
+    IF current_setting('transaction_isolation') = 'serializable' THEN
+        RETURN true;
+    ELSIF strpos(v_done, v_this) > 0 OR NOT pg_try_advisory_xact_lock(hashtextextended(v_lock, (extract(epoch FROM clock_timestamp()) * 100)::bigint)) THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('jobqueue.announced', coalesce(v_done, '') || v_this, true);
+    RETURN true;
+END $$;
 
 -- Wakes idle workers, unless the queue has pending jobs already that somebody asks
 -- for: then nobody is idle, or someone has been woken. A SERIALIZABLE transaction does not look, for

@@ -93,12 +93,12 @@ BEGIN
         v_expired := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at < v_now LIMIT p_limit FOR UPDATE SKIP LOCKED);
         v_live := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE v_look AND w.queue = p_queue AND w.lease_expires_at >= v_now);
     END IF;
-    v_walk := {{schema}}.walked('{{name}}.batches_open');
 
     -- Who runs something and has no row, by hopping from worker to worker in the index:
     -- in all queues, by whoever comes first, ten seconds after the last time.
     IF (p_queue IS NULL AND v_look OR p_queue IS NOT NULL AND {{schema}}.recent_walk('orphans') IS NULL)
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue ' || {{schema_literal}} || ' orphans', 0)) THEN
+        v_walk := {{schema}}.walked('{{name}}.batches_open');
         WITH RECURSIVE seen (worker) AS (
             (SELECT b.worker_id FROM {{schema}}.batches b WHERE b.finished_at IS NULL ORDER BY b.worker_id LIMIT 1)
             UNION ALL
@@ -108,10 +108,13 @@ BEGIN
         SELECT array_agg(s.worker) FILTER (WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.workers w WHERE w.id = s.worker)), count(*)
           INTO v_orphans, v_n
         FROM seen s WHERE s.worker IS NOT NULL;
-        IF v_n > 0 THEN
-            PERFORM {{schema}}.note_walk('orphans', clock_timestamp(), 100000, NULL);
+        -- Where nothing ran and nothing dead was in the way, the next one may look at once.
+        v_walk := {{schema}}.walked('{{name}}.batches_open') - v_walk;
+        IF v_n > 0 OR v_walk > 1000 THEN
+            PERFORM {{schema}}.note_walk('orphans', clock_timestamp(), greatest(v_walk, 100000), NULL);
         END IF;
     END IF;
+    v_walk := {{schema}}.walked('{{name}}.batches_open');
 
     -- Whole batches, until the limit is reached. What came first, the deadline or the end
     -- of the lease, tells a stuck handler from a dead process, however late this is.
@@ -169,13 +172,14 @@ BEGIN
     -- Who has no row has unregistered, and could not release what was locked then, or what
     -- a claim took that ended after it, its connection cut: that is done now, and no attempt
     -- is counted for it.
-    SELECT array_agg(o.key), array_agg(o.open) INTO v_keys, v_masks
-    FROM (SELECT one.* FROM unnest(v_orphans) g (worker)
-          CROSS JOIN LATERAL (
-              SELECT b.key, b.open FROM {{schema}}.batches b
-              WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now
-              LIMIT p_limit FOR UPDATE SKIP LOCKED) one
-          LIMIT greatest(p_limit - returned - buried, 0)) o;
+    SELECT array_agg(c.key), array_agg(c.open) INTO v_keys, v_masks
+    FROM (SELECT o.key, o.open, sum(bit_count(o.open)) OVER (ROWS UNBOUNDED PRECEDING) - bit_count(o.open) AS before
+          FROM (SELECT one.* FROM unnest(v_orphans) g (worker)
+                CROSS JOIN LATERAL (
+                    SELECT b.key, b.open FROM {{schema}}.batches b
+                    WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now
+                    LIMIT p_limit FOR UPDATE SKIP LOCKED) one) o) c
+    WHERE c.before < p_limit - returned - buried;
     IF v_keys IS NOT NULL THEN
         SELECT returned + count(*) INTO returned FROM {{schema}}.put_back(v_keys, v_masks);
     END IF;
@@ -259,6 +263,6 @@ BEGIN
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
-'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
+'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Releases, in all queues, what workers that have unregistered still had. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
 queue: null for all. limit: 1 to 100000, for each kind of work; runs that share a row, and finished jobs that do, are taken together, so that it may be passed by 999. more: a limit was reached; call again.
 Errors: JQ001 no such queue; JQ005 bad argument.';
