@@ -83,12 +83,12 @@ func (c *Client) Migrate(ctx context.Context, conn *pgx.Conn) (MigrateResult, er
 // never been migrated.
 func (c *Client) Version(ctx context.Context, db DB) (int, error) {
 	var exists bool
-	err := db.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", c.quoted+".schema_migrations").Scan(&exists)
+	err := db.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1::text) IS NOT NULL", c.quoted+".schema_migrations").Scan(&exists)
 	if err != nil || !exists {
 		return 0, wrap("version", err)
 	}
 	var version int
-	err = db.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+c.quoted+".schema_migrations").Scan(&version)
+	err = db.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0) FROM "+c.quoted+".schema_migrations").Scan(&version)
 	return version, wrap("version", err)
 }
 
@@ -97,7 +97,7 @@ const minServer = 14
 
 func supported(ctx context.Context, db DB) error {
 	var server int
-	if err := db.QueryRow(ctx, "SELECT current_setting('server_version_num')::integer").Scan(&server); err != nil {
+	if err := db.QueryRow(ctx, "SELECT pg_catalog.current_setting('server_version_num')::integer").Scan(&server); err != nil {
 		return err
 	}
 	return supportedServer(server)
@@ -189,7 +189,9 @@ func retryableMigration(err error) bool {
 // so while this one waited for the lock.
 func (c *Client) apply(ctx context.Context, conn *pgx.Conn, m migration) (applied bool, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d)",
+		// What views, defaults and checks refer to is looked up when they are made: not
+		// in what the session's search_path puts before the server's own.
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d)",
 			migrateLockTimeout.Milliseconds(), c.lockKey()), pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
 			return err

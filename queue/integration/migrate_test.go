@@ -93,6 +93,40 @@ var _ = Describe("migrations (Q19)", func() {
 		Expect(err).To(MatchError(ContainSubstring("version 999")))
 	})
 
+	It("is bound to nothing that the session's search_path puts before the server's own (Q19)", func() {
+		DeferCleanup(func() { e.run(`DROP SCHEMA planted CASCADE; DROP ROLE IF EXISTS planted_producer`) })
+		e.run(`CREATE ROLE planted_producer; CREATE SCHEMA planted;
+			CREATE FUNCTION planted.caught(what text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called %', what; END $$;
+			CREATE FUNCTION planted.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT planted.caught('clock_timestamp')::timestamptz $$;
+			CREATE FUNCTION planted.to_regclass(text) RETURNS regclass LANGUAGE sql AS $$ SELECT planted.caught('to_regclass')::regclass $$;
+			CREATE FUNCTION planted.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT planted.caught('current_setting') $$;
+			CREATE FUNCTION planted.pg_advisory_xact_lock(bigint) RETURNS text LANGUAGE sql AS $$ SELECT planted.caught('pg_advisory_xact_lock') $$;
+			CREATE FUNCTION planted.format(text, text, name) RETURNS text LANGUAGE sql AS $$ SELECT planted.caught('format') $$;
+			CREATE FUNCTION planted.eq(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT planted.caught('=')::boolean $$;
+			CREATE OPERATOR planted.= (LEFTARG = text, RIGHTARG = text, FUNCTION = planted.eq)`)
+		conn := connect(pgx.QueryExecModeExec)
+		_, err := conn.Exec(e.ctx, `SET search_path = planted, pg_catalog`)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = conn.Exec(e.ctx, `SELECT clock_timestamp()`)
+		Expect(err).To(MatchError(ContainSubstring("called clock_timestamp")), "what was planted is found, or this proves nothing")
+
+		c := client("guarded")
+		Expect(c.Migrate(e.ctx, conn)).To(Equal(queue.MigrateResult{To: queue.LatestVersion}))
+		_, err = conn.Exec(e.ctx, `SELECT guarded.grant_access('planted_producer', 'all')`)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(c.SetPolicy(e.ctx, conn, "q", queue.DefaultPolicy())).To(Succeed())
+		_, err = c.Enqueue(e.ctx, conn, "q", queue.NewJob{Kind: "k"})
+		Expect(err).NotTo(HaveOccurred())
+		bound := query[[]string](e, `
+			SELECT coalesce(array_agg(pg_describe_object(d.classid, d.objid, d.objsubid)), '{}') FROM pg_depend d
+			WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid IN (SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'planted'::regnamespace)
+			   OR d.refclassid = 'pg_operator'::regclass AND d.refobjid IN (SELECT o.oid FROM pg_operator o WHERE o.oprnamespace = 'planted'::regnamespace)`)
+		Expect(bound).To(ConsistOf("operator planted.=(text,text)"), "its own function's")
+		var path string
+		Expect(conn.QueryRow(e.ctx, `SHOW search_path`).Scan(&path)).To(Succeed())
+		Expect(path).To(Equal("planted, pg_catalog"), "the session keeps its own")
+	})
+
 	It("describes every public function in the database itself, and keeps the rest private", func() {
 		undescribed := query[[]string](e, `
 			SELECT coalesce(array_agg(p.proname::text), '{}') FROM pg_proc p
@@ -100,7 +134,7 @@ var _ = Describe("migrations (Q19)", func() {
 		Expect(undescribed).To(BeEmpty())
 		unpinned := query[[]string](e, `
 			SELECT coalesce(array_agg(p.proname::text), '{}') FROM pg_proc p
-			WHERE p.pronamespace = 'jobqueue'::regnamespace AND p.prosecdef
+			WHERE p.pronamespace = 'jobqueue'::regnamespace AND (p.prosecdef OR obj_description(p.oid) IS NOT NULL)
 			  AND NOT coalesce(array_to_string(p.proconfig, ',') LIKE '%search_path=pg_catalog, pg_temp%', false)`)
 		Expect(unpinned).To(BeEmpty(), "a function with its owner's rights must not look names up where the caller says")
 		open := query[[]string](e, `

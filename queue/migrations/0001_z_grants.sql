@@ -1,7 +1,7 @@
 -- Nobody but the owner may call anything until it is granted.
 
 CREATE FUNCTION {{schema}}.grant_access(p_role name, p_access text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_producer text[] := ARRAY['enqueue', 'enqueue_many', 'get_policy'];
     v_worker   text[] := ARRAY['claim', 'claim_many', 'heartbeat', 'release', 'disown', 'unregister', 'succeed', 'succeed_many', 'fail', 'snooze', 'discard', 'get_policy', 'reap'];
