@@ -170,10 +170,24 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 			_, err := e.c.Enqueue(e.ctx, e.pool, "q", job)
 			Expect(err).To(MatchError(queue.ErrInvalidArgument))
 		}
-		for _, payload := range []any{json.RawMessage(`{`), "nul\x00byte", json.RawMessage(`"\u0000"`), func() {}, json.RawMessage("\"\xff\""), json.RawMessage("1e200000")} {
-			_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "k", Payload: payload})
+		for _, payload := range []any{
+			json.RawMessage(`{`), "nul\x00byte", json.RawMessage(`"\u0000"`), func() {}, json.RawMessage("\"\xff\""), json.RawMessage("1e200000"),
+		} {
+			job := queue.NewJob{Kind: "k", Payload: payload}
+			_, err := e.c.Enqueue(e.ctx, e.pool, "q", job)
+			Expect(err).To(MatchError(queue.ErrInvalidPayload))
+			_, err = e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "fine"}, job)
 			Expect(err).To(MatchError(queue.ErrInvalidPayload))
 		}
+
+		// What is nested as deeply as encoding/json takes it, and not by the server's stack.
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+		_, err = tx.Exec(e.ctx, `SET LOCAL max_stack_depth = '500kB'`)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k", Payload: json.RawMessage(strings.Repeat("[", 9999) + strings.Repeat("]", 9999))})
+		Expect(err).To(And(MatchError(queue.ErrInvalidPayload), MatchError(ContainSubstring("54001"))))
 	})
 
 	It("notifies idle workers at commit, and not while jobs are pending (Q14)", func() {

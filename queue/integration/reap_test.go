@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -114,6 +115,34 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 			Expect(e.reap(queue.ReapRequest{Queue: of})).To(Equal(queue.ReapResult{Returned: 1}))
 			Expect(e.job(stuck.ID).LastError).To(Equal("deadline passed"))
 		}
+	})
+
+	It("counts runs, not the rows that they share, of workers that are gone (Q17)", func() {
+		e.enqueue(15)
+		worker := uuid.New()
+		for range 3 {
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 5, Alone: []string{}})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(runs).To(HaveLen(5))
+		}
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.batches`)).To(Equal(3), "they share rows, or this proves nothing")
+		e.exec(`DELETE FROM jobqueue.workers`)
+		Expect(e.reap(queue.ReapRequest{Limit: 7})).To(Equal(queue.ReapResult{Returned: 10, More: true}), "whole rows, until the limit is reached")
+		Expect(e.reap(queue.ReapRequest{Limit: 7})).To(Equal(queue.ReapResult{Returned: 5}))
+	})
+
+	It("does not walk the same dead entries in each call for workers that are gone, though nothing runs (Q16)", func() {
+		old, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = old.Rollback(e.ctx) })
+		_, err = old.Exec(e.ctx, `SELECT count(*) FROM jobqueue.jobs`)
+		Expect(err).NotTo(HaveOccurred())
+		worker := uuid.New()
+		e.enqueue(2000)
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(e.claim(worker, 2000)...))).To(HaveLen(2000))
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{}))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.walks WHERE what = 'orphans'`)).To(Equal(1))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.walks WHERE what LIKE 'deadlines%' AND cost > 4000`)).To(BeZero(), "charged once")
 	})
 
 	It("begins retention at the beginning again once it is time (Q16, Q17)", func() {
