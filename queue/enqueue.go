@@ -51,7 +51,7 @@ func (c *Client) Enqueue(ctx context.Context, db DB, queue string, jobs ...NewJo
 		statement, args = c.stmt.enqueue, single(args)
 	}
 	ids, err := queryIDs(ctx, db, len(jobs), statement, args...)
-	return ids, wrap("enqueue", err)
+	return ids, wrapEnqueue(err)
 }
 
 // single turns the arrays of enqueue_many, of one element, into the arguments of

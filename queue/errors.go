@@ -49,13 +49,18 @@ var sentinels = map[string]error{
 	"JQ004": ErrPolicyStale,
 	"JQ005": ErrInvalidArgument,
 	"JQ006": ErrWorkerQueue,
-	"3F000": ErrSchemaMissing,  // invalid_schema_name
-	"42883": ErrSchemaMissing,  // undefined_function
-	"42P01": ErrSchemaMissing,  // undefined_table
-	"22P02": ErrInvalidPayload, // invalid_text_representation
-	"22P05": ErrInvalidPayload, // untranslatable_character: \u0000 in jsonb
-	"22003": ErrInvalidPayload, // numeric_value_out_of_range
-	"54001": ErrInvalidPayload, // statement_too_complex: nested too deeply
+	"3F000": ErrSchemaMissing, // invalid_schema_name
+	"42883": ErrSchemaMissing, // undefined_function
+	"42P01": ErrSchemaMissing, // undefined_table
+}
+
+// payloadStates are the SQLSTATEs with which PostgreSQL refuses a payload as jsonb.
+// They mean that where payloads are sent only.
+var payloadStates = map[string]bool{
+	"22P02": true, // invalid_text_representation
+	"22P05": true, // untranslatable_character: \u0000 in jsonb
+	"22003": true, // numeric_value_out_of_range
+	"54001": true, // statement_too_complex: nested too deeply
 }
 
 // wrap names the operation and adds the sentinel that the SQLSTATE stands for.
@@ -71,4 +76,13 @@ func wrap(op string, err error) error {
 		}
 	}
 	return fmt.Errorf("queue: %s: %w", op, err)
+}
+
+// wrapEnqueue is wrap for the statements that send payloads.
+func wrapEnqueue(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && payloadStates[pg.Code] {
+		err = fmt.Errorf("%w: %w", ErrInvalidPayload, err)
+	}
+	return wrap("enqueue", err)
 }
