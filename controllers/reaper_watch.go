@@ -40,7 +40,7 @@ func (w *reaperWatch) judge(cron *batchv1.CronJob, saidSo bool, now time.Time) e
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := keyOf(cron)
-	if cron.Spec.Suspend != nil && *cron.Spec.Suspend {
+	if orDefault(cron.Spec.Suspend, false) {
 		return &reaperFailing{fmt.Sprintf("CronJob %q is suspended", cron.Name)}
 	}
 	began, succeeded := cron.Status.LastScheduleTime, cron.Status.LastSuccessfulTime

@@ -16,9 +16,9 @@ import (
 // A process normally has one for its life. It takes a new one in two cases, so
 // that the old row can run out or be unregistered by itself. When the answer to a
 // claim is lost, rows may run under the old identity that nobody here knows of, and
-// extending its lease would keep them: with each heartbeat they are given back. When the lease has run out by this
-// process's own clock, everything under it is given up, and must not be revived by
-// a late heartbeat; nor is anything claimed under it.
+// extending its lease would keep them: with each heartbeat they are given back. When
+// the lease has run out by this process's own clock, everything under it is given up,
+// and must not be revived by a late heartbeat; nor is anything claimed under it.
 type identity struct {
 	id uuid.UUID
 

@@ -237,21 +237,26 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Eventually(woken).Should(Receive(Equal("end")))
 	})
 
+	// locksAfter enqueues one by one for so long, and counts the transaction's advisory locks.
+	locksAfter := func(tx pgx.Tx, long time.Duration) (locks int) {
+		GinkgoHelper()
+		var began, now time.Time
+		Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())
+		for now.Sub(began) < long {
+			_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&now)).To(Succeed())
+		}
+		Expect(tx.QueryRow(e.ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks)).To(Succeed())
+		return locks
+	}
+
 	It("keeps no more than a lock for each queue, however long its transaction enqueues (Q9, Q18)", func() {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
 			Expect(err).NotTo(HaveOccurred())
 			DeferCleanup(func() { _ = tx.Rollback(e.ctx) }) // it has been, unless the spec failed
-			var locks int
-			var began, now time.Time
-			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())
-			for now.Sub(began) < 100*time.Millisecond {
-				_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
-				Expect(err).NotTo(HaveOccurred())
-				Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&now)).To(Succeed())
-			}
-			Expect(tx.QueryRow(e.ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks)).To(Succeed())
-			Expect(locks).To(BeNumerically("<=", 1), string(level))
+			Expect(locksAfter(tx, 100*time.Millisecond)).To(BeNumerically("<=", 1), string(level))
 			Expect(tx.Rollback(e.ctx)).To(Succeed())
 		}
 	})
@@ -264,16 +269,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		tx, err := e.pool.Begin(e.ctx)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
-		var began, now time.Time
-		Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&began)).To(Succeed())
-		for now.Sub(began) < 300*time.Millisecond {
-			_, err := e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
-			Expect(err).NotTo(HaveOccurred())
-			Expect(tx.QueryRow(e.ctx, "SELECT clock_timestamp()").Scan(&now)).To(Succeed())
-		}
-		var locks int
-		Expect(tx.QueryRow(e.ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks)).To(Succeed())
-		Expect(locks).To(Equal(1))
+		Expect(locksAfter(tx, 300*time.Millisecond)).To(Equal(1))
 	})
 
 	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {
