@@ -24,11 +24,13 @@ type settler interface {
 const (
 	// maxWrite is the largest number of results in one statement.
 	maxWrite = 4000
-	// After a write of many results more are coming, and are waited for a little: two
-	// small writes cost more than a larger one, also because each makes a new version
-	// of the rows that its runs share.
-	manyResults = 500
-	gatherTime  = 5 * time.Millisecond
+	// After a write of many results more are coming, and are waited for as long as it
+	// took, within bounds: two small writes cost more than a larger one, also because
+	// each makes a new version of the rows that its runs share. And where many processes
+	// share the database's processors, each of them writes less often.
+	manyResults = 200
+	gatherMin   = 5 * time.Millisecond
+	gatherMax   = 50 * time.Millisecond
 	// writeTimeout bounds one statement; its results stay and are tried again.
 	writeTimeout = 10 * time.Second
 	// maxLocked is how many locked rows in a row of single writes are waited for.
@@ -149,7 +151,9 @@ func (c *completer) run(ctx context.Context) {
 			timer.Stop()
 			continue
 		}
+		began := time.Now()
 		paused := c.write(ctx, batch)
+		took := time.Since(began)
 		c.mu.Lock()
 		c.writing = 0
 		if c.unwrittenLocked() == 0 {
@@ -160,7 +164,7 @@ func (c *completer) run(ctx context.Context) {
 		if paused {
 			sleep(ctx, c.backoff.next())
 		} else if len(batch) >= manyResults && c.waiting() < maxWrite/2 {
-			sleep(ctx, gatherTime)
+			sleep(ctx, min(max(took, gatherMin), gatherMax))
 		}
 	}
 }

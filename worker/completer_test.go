@@ -189,11 +189,38 @@ func TestCompleterGathersAfterALargeWrite(t *testing.T) {
 		c.add(few[0])
 		written(manyResults)
 		c.add(few[1])
-		time.Sleep(gatherTime)
+		time.Sleep(gatherMin)
 		written(manyResults, 2)
 		c.add(few[2])
 		written(manyResults, 2, 1)
 	})
+}
+
+func TestCompleterGathersForAsLongAsTheWriteTook(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: gatherMin, 20 * time.Millisecond: 20 * time.Millisecond, time.Second: gatherMax,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeSettler{fail: func([]int64) error {
+				time.Sleep(took)
+				return nil
+			}}
+			c := startCompleter(t, f)
+			ids := make([]int64, manyResults+1)
+			for i := range ids {
+				ids[i] = int64(i)
+			}
+			results := succeedAll(ids...)
+			start := time.Now()
+			c.add(results[:manyResults]...)
+			synctest.Wait()
+			c.add(results[manyResults])
+			flushed(t, c)
+			if got := time.Since(start) - 2*took; got != want {
+				t.Errorf("after a write of %s, the next began %s later; want %s", took, got, want)
+			}
+		})
+	}
 }
 
 func TestCompleterTriesAgainUntilTheDatabaseAnswers(t *testing.T) {
