@@ -29,8 +29,8 @@ const (
 	// each makes a new version of the rows that its runs share. And where many processes
 	// share the database's processors, each of them writes less often.
 	manyResults = 200
-	gatherMin   = 5 * time.Millisecond
-	gatherMax   = 50 * time.Millisecond
+	gatherLeast = 5 * time.Millisecond
+	gatherMost  = 50 * time.Millisecond
 	// writeTimeout bounds one statement; its results stay and are tried again.
 	writeTimeout = 10 * time.Second
 	// maxLocked is how many locked rows in a row of single writes are waited for.
@@ -164,7 +164,7 @@ func (c *completer) run(ctx context.Context) {
 		if paused {
 			sleep(ctx, c.backoff.next())
 		} else if len(batch) >= manyResults && c.waiting() < maxWrite/2 {
-			sleep(ctx, min(max(took, gatherMin), gatherMax))
+			sleep(ctx, min(max(took, gatherLeast), gatherMost))
 		}
 	}
 }

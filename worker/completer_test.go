@@ -189,7 +189,7 @@ func TestCompleterGathersAfterALargeWrite(t *testing.T) {
 		c.add(few[0])
 		written(manyResults)
 		c.add(few[1])
-		time.Sleep(gatherMin)
+		time.Sleep(gatherLeast)
 		written(manyResults, 2)
 		c.add(few[2])
 		written(manyResults, 2, 1)
@@ -198,7 +198,7 @@ func TestCompleterGathersAfterALargeWrite(t *testing.T) {
 
 func TestCompleterGathersForAsLongAsTheWriteTook(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
-		time.Millisecond: gatherMin, 20 * time.Millisecond: 20 * time.Millisecond, time.Second: gatherMax,
+		time.Millisecond: gatherLeast, 20 * time.Millisecond: 20 * time.Millisecond, time.Second: gatherMost,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeSettler{fail: func([]int64) error {
