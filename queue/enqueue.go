@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -96,6 +97,10 @@ func enqueueArgs(queue string, jobs []NewJob) ([]any, error) {
 		if job.Delay != 0 && !job.RunAt.IsZero() {
 			return nil, fmt.Errorf("%w: job %d of kind %q has both Delay %s and RunAt %s; give one of them",
 				ErrInvalidArgument, i, job.Kind, job.Delay, job.RunAt.Format(time.RFC3339))
+		}
+		if !utf8.ValidString(job.Kind) || strings.ContainsRune(job.Kind, 0) {
+			return nil, fmt.Errorf("%w: job %d has kind %q; allowed are 1 to 128 characters of UTF-8, none of them a control character",
+				ErrInvalidArgument, i, job.Kind)
 		}
 		kinds[i], payloads[i] = job.Kind, payload
 		priorities[i] = job.Priority

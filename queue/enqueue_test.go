@@ -62,6 +62,8 @@ func TestEnqueueArgs(t *testing.T) {
 			jobs:    []NewJob{{Kind: "a", MaxAttempts: 1 << 32}},
 			wantErr: ErrInvalidArgument,
 		},
+		"kind that is no UTF-8": {jobs: []NewJob{{Kind: "\xff"}}, wantErr: ErrInvalidArgument},
+		"kind with NUL":         {jobs: []NewJob{{Kind: "a\x00"}}, wantErr: ErrInvalidArgument},
 		"payload": {
 			jobs:    []NewJob{{Kind: "a", Payload: func() {}}},
 			wantErr: ErrInvalidPayload,

@@ -13,6 +13,8 @@ const (
 	// than asked: a job enqueued while that claim ran was not announced, because its
 	// producer still saw others pending.
 	recheck = 25 * time.Millisecond
+	// maxClaim is the most that a claim can ask for.
+	maxClaim = 10_000
 	// pollGrowth is how much longer an idle worker waits after each empty claim.
 	pollGrowth = 1.5
 )
@@ -100,7 +102,36 @@ func (e *engine) want() int {
 		ahead = e.pace.ahead(e.cfg.Slots, 2*batch)
 	}
 	e.backlog.setAhead(ahead)
-	return min(e.backlog.room(), batch)
+	return min(e.backlog.room(), batch, e.claimable.limit(batch))
+}
+
+// claimable bounds claims while larger ones do not come back within claimTimeout, as
+// those of large payloads over a slow network: asked for again as they were, they never
+// would. The zero value bounds nothing. Only the claim loop uses it.
+type claimable struct {
+	most int // 0: no bound
+}
+
+// limit is how many jobs to ask for at most, given how many a claim may bring.
+func (c *claimable) limit(batch int) int {
+	if c.most == 0 {
+		return batch
+	}
+	return c.most
+}
+
+// late notes that a claim of so many jobs was cut off.
+func (c *claimable) late(limit int) { c.most = max(limit/2, 1) }
+
+// inTime notes that a claim came back. The bound grows while claims are far from their
+// limit.
+func (c *claimable) inTime(took time.Duration) {
+	if c.most == 0 || took > claimTimeout/4 {
+		return
+	}
+	if c.most *= 2; c.most > maxClaim {
+		c.most = 0
+	}
 }
 
 // claim claims up to limit jobs and hands them to the slots.
@@ -116,6 +147,9 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 	})
 	took := time.Since(sent)
 	e.metrics.claimed(limit, len(runs), took, err)
+	if call.Err() != nil {
+		e.claimable.late(limit)
+	}
 	if err != nil {
 		if mayHaveCommitted(err) {
 			// It may have claimed jobs that nobody here knows of.
@@ -136,6 +170,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		jobs[i] = newHeld(run, id, reg, sent)
 	}
 	e.pace.claimed(took, len(runs), payloads)
+	e.claimable.inTime(took)
 	id.claimed(sent, sent.Add(took), lease)
 	id.add(jobs)
 	if !id.endClaim() {

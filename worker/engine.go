@@ -37,6 +37,7 @@ type engine struct {
 	identities *identities
 	backlog    *backlog
 	pace       *pace
+	claimable  claimable
 	completer  *completer
 	current    []atomic.Pointer[held] // the run in each slot
 	begun      atomic.Int64           // handlers started so far

@@ -37,6 +37,7 @@ type held struct {
 	startedAt   time.Time
 	returned    bool // the handler is back
 	succeeded   bool // Job.Succeed was accepted inside the handler's transaction
+	locked      bool // Job.Succeed waited in vain for the job's row
 	interrupted bool // the worker stops and has cancelled the context
 	stuck       bool // reported as past its hard limit
 }
@@ -153,6 +154,19 @@ func (h *held) markSucceeded() {
 	h.mu.Lock()
 	h.succeeded = true
 	h.mu.Unlock()
+}
+
+// markLocked notes that another transaction held the job's row for too long.
+func (h *held) markLocked() {
+	h.mu.Lock()
+	h.locked = true
+	h.mu.Unlock()
+}
+
+func (h *held) wasLocked() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.locked
 }
 
 func (h *held) isStuck() bool {

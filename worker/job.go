@@ -55,10 +55,18 @@ func (j *Job[T]) IdempotencyKey() string { return fmt.Sprintf("%s/%d", j.Queue, 
 // error), which the database refuses if the transaction was committed, and accepts
 // if it was rolled back or its commit failed. So a commit whose answer was lost
 // counts as what it was. tx must be over when the handler returns.
+//
+// The first job of a kind that is finished so may share its row with others, and hold
+// them up until its transaction is over. A Succeed that waits for half a second returns
+// an error then; the handler returns it, or another one, and the job runs again a
+// second later, in a row of its own, the attempt not counted.
 func (j *Job[T]) Succeed(ctx context.Context, tx pgx.Tx) error {
 	j.held.handler.sharing.finishedInTx()
 	ids, err := j.client.Succeed(ctx, tx, uuid.Nil, []queue.Ref{j.held.Ref})
 	if err != nil {
+		if isLocked(err) {
+			j.held.markLocked()
+		}
 		return fmt.Errorf("worker: finish job %d in its own transaction: %w", j.ID, err)
 	}
 	if len(ids) == 0 {

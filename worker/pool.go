@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 	"unicode/utf8"
 
@@ -65,6 +66,11 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
 	}
+	dialer := &net.Dialer{
+		Timeout:         pc.ConnConfig.ConnectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	pc.ConnConfig.DialFunc = dialer.DialContext // a listener only reads: half a minute of silence, not minutes
 	pc.PingTimeout = pingTimeout
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.BeforeClose = hangUp

@@ -48,6 +48,10 @@ type result struct {
 	notBefore time.Time
 }
 
+// lockedOut is how long a job is put off whose Job.Succeed met a locked row: no fault of
+// its handler's.
+const lockedOut = time.Second
+
 // maxErrorText bounds what is sent; the database keeps 4,000 characters.
 const maxErrorText = 16 << 10
 
@@ -74,8 +78,11 @@ func ending(h *held, err error, succeeded, interrupted bool) result {
 	r := result{held: h, action: actFail, text: cleanText(err.Error())}
 	switch c.verdict {
 	case verdictRetry:
-		if interrupted {
+		switch {
+		case interrupted:
 			r.action = actRelease
+		case h.wasLocked():
+			r.action, r.delay = actSnooze, lockedOut
 		}
 	case verdictPermanent:
 		r.permanent = true

@@ -13,6 +13,7 @@ func TestEnding(t *testing.T) {
 	cases := map[string]struct {
 		err                    error
 		succeeded, interrupted bool
+		locked                 bool
 		want                   result
 	}{
 		"success":                     {want: result{action: actSucceed}},
@@ -29,11 +30,20 @@ func TestEnding(t *testing.T) {
 		"commit failed":               {succeeded: true, err: base, want: result{action: actVerify, text: "no", handlerFailed: true}},
 		"commit failed while stopping": {succeeded: true, err: base, interrupted: true,
 			want: result{action: actVerify, text: "no", handlerFailed: true}},
+		"its row was locked":           {err: base, locked: true, want: result{action: actSnooze, text: "no", delay: lockedOut}},
+		"its row was locked, stopping": {err: base, locked: true, interrupted: true, want: result{action: actRelease, text: "no"}},
+		"its row was locked, and worse": {err: Permanent(base), locked: true,
+			want: result{action: actFail, text: "no", permanent: true}},
 		"text that PostgreSQL refuses": {err: errors.New("a\x00b\xff"), want: result{action: actFail, text: "a\uFFFDb\uFFFD"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := ending(nil, tc.err, tc.succeeded, tc.interrupted)
+			h := makeHeld(1, time.Minute, time.Minute)
+			if tc.locked {
+				h.markLocked()
+			}
+			tc.want.held = h
+			got := ending(h, tc.err, tc.succeeded, tc.interrupted)
 			if got != tc.want {
 				t.Errorf("ending is %+v\nwant %+v", got, tc.want)
 			}

@@ -288,6 +288,8 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{e}', '{}')`, "permanent is an array of 0"),
 		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{e}', NULL, '{-3}')`, "retry_after_seconds[1] is -3; allowed: 0 to"),
 		Entry(nil, `SELECT jobqueue.cancel(NULL)`, "ids is null"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{{no}}')`, "errors is an array of 2 dimensions"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{no}', '{{t}}')`, "permanent is an array of 2 dimensions"),
 		Entry(nil, `SELECT jobqueue.heartbeat(NULL, 'q')`, "worker is null"),
 		Entry(nil, `SELECT jobqueue.heartbeat(gen_random_uuid(), 'q', '{1}')`, "tokens is an array of 0"),
 		Entry(nil, `SELECT jobqueue.reap(NULL, 0)`, "limit is 0; allowed: 1 to 100000"),

@@ -198,6 +198,14 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(hb.Lost).To(BeEmpty())
 	})
 
+	It("tells a worker that the runs of another are not its own, for its heartbeat does not keep them", func() {
+		e.enqueue(2)
+		runs, other := e.claim(worker, 2), uuid.New()
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, other, "q", refs(runs...))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(ConsistOf(runs[0].ID, runs[1].ID))
+	})
+
 	It("names the worker's pod from its first claim on, also where a heartbeat came first", func() {
 		_, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
 		Expect(err).NotTo(HaveOccurred())

@@ -247,7 +247,7 @@ func (m *model) heartbeat() {
 		}
 		seen[ref.ID] = true
 		held = append(held, ref)
-		if j := m.jobs[ref.ID]; j.state != queue.StateRunning || j.ref != ref {
+		if j := m.jobs[ref.ID]; j.state != queue.StateRunning || j.ref != ref || j.worker != w {
 			lost = append(lost, ref.ID)
 		}
 	}

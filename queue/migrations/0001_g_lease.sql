@@ -45,7 +45,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = n.key OFFSET 0) b
         CROSS JOIN LATERAL {{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) mask
         CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n)
-        WHERE get_bit(mask, (i.n - 1)::integer) = 1);
+        WHERE b.worker_id = p_worker AND get_bit(mask, (i.n - 1)::integer) = 1);
     lost := ARRAY(SELECT unnest(p_ids) EXCEPT SELECT unnest(v_held));
     policy := {{schema}}.policy_json(q);
     PERFORM {{schema}}.fold('5 s');
@@ -53,7 +53,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.heartbeat(uuid, text, bigint[], uuid[]) IS
 'Renews the lease of a worker, which is the lease of every job it runs, registering it anew if it had been removed; call it every heartbeat_seconds. One row is written whatever the number of jobs.
-ids, tokens: the runs the worker believes it holds. lost: those among them that it does not hold any more; stop them and drop their results. now and lease_expires_at: by the database''s clock. policy: the queue''s, as get_policy returns it.
+ids, tokens: the runs the worker believes it holds. lost: those among them that it does not hold, or not any more; stop them and drop their results. Call it outside a transaction: one that stays open keeps others from folding the counts. now and lease_expires_at: by the database''s clock. policy: the queue''s, as get_policy returns it.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';
 
 CREATE FUNCTION {{schema}}.release(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)

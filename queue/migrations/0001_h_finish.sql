@@ -176,6 +176,12 @@ BEGIN
         PERFORM {{schema}}.bad_argument('errors', NULL, 'an array of messages, one for each id');
     END IF;
     SELECT a.name, a.n INTO v_bad
+    FROM (VALUES ('errors', array_ndims(p_errors)), ('permanent', array_ndims(p_permanent)), ('retry_after_seconds', array_ndims(p_retry_after_seconds))) AS a (name, n)
+    WHERE a.n > 1 LIMIT 1;
+    IF FOUND THEN
+        PERFORM {{schema}}.bad_argument(v_bad.name, format('an array of %s dimensions', v_bad.n), 'an array of one dimension');
+    END IF;
+    SELECT a.name, a.n INTO v_bad
     FROM (VALUES ('errors', cardinality(p_errors)), ('permanent', cardinality(p_permanent)), ('retry_after_seconds', cardinality(p_retry_after_seconds))) AS a (name, n)
     WHERE a.n <> v_n LIMIT 1;
     IF FOUND THEN

@@ -263,6 +263,6 @@ BEGIN
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
-'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Releases, in all queues, what workers that have unregistered still had. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once.
+'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Releases, in all queues, what workers that have unregistered still had. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once. Call it outside a transaction: one that stays open keeps others from looking for runs that are past their deadline.
 queue: null for all. limit: 1 to 100000, for each kind of work; runs that share a row, and finished jobs that do, are taken together, so that it may be passed by 999. more: a limit was reached; call again.
 Errors: JQ001 no such queue; JQ005 bad argument.';

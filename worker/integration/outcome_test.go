@@ -170,6 +170,31 @@ var _ = Describe("What becomes of a job", func() {
 			Expect(w.metric("stale_results_total", "")()).To(BeZero())
 		})
 
+		It("puts off those that waited in vain for a row they share, their attempt not counted", func(ctx context.Context) {
+			f := setUp(ctx, func(p *queue.Policy) { p.MaxAttempts = 1 })
+			var own atomic.Bool
+			slow := inTx(f, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "SELECT pg_sleep(1)")
+				return errors.Join(err, tx.Commit(ctx))
+			})
+			w := f.start(ctx, worker.Config{Slots: 4}, func(w *worker.Worker) {
+				worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+					if own.Load() {
+						return slow(ctx, job)
+					}
+					return nil
+				})
+			})
+			f.enqueue(ctx, "k", struct{}{}, 100) // until the kind's jobs share rows
+			Eventually(f.number(ctx, succeededJobs)).Should(Equal(100))
+			own.Store(true)
+			f.enqueue(ctx, "k", struct{}{}, 4)
+			Eventually(f.number(ctx, succeededJobs)).WithTimeout(20 * time.Second).Should(Equal(104))
+			Expect(f.number(ctx, effectRows)()).To(Equal(4))
+			Expect(f.number(ctx, deadJobs)()).To(BeZero())
+			Expect(w.metric("completions_total", "snoozed")()).To(BeNumerically(">", 0), "some shared a row")
+		})
+
 		It("does not take the handler's word for a transaction that was rolled back", func(ctx context.Context) {
 			f := setUp(ctx, func(p *queue.Policy) { p.MaxAttempts = 1 })
 			_, id := one(ctx, f, inTx(f, func(ctx context.Context, tx pgx.Tx) error { _ = tx.Rollback(ctx); return nil }))

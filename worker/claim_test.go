@@ -1,0 +1,36 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A claim that does not come back in time is not asked for again as it was: payloads may
+// be large and the network slow.
+func TestClaimableHalvesWhatIsTooMuch(t *testing.T) {
+	var c claimable
+	var got []int
+	note := func() { got = append(got, c.limit(2000)) }
+	note()
+	c.late(100)
+	note()
+	c.late(50)
+	note()
+	c.inTime(claimTimeout / 2) // in time, but not for more
+	note()
+	c.inTime(time.Millisecond)
+	note()
+	c.late(1)
+	note()
+	for range 13 {
+		c.inTime(time.Millisecond)
+	}
+	note()
+	c.inTime(time.Millisecond)
+	note()
+	if diff := cmp.Diff([]int{2000, 50, 25, 25, 50, 1, 8192, 2000}, got); diff != "" {
+		t.Error("limits (-want +got):\n" + diff)
+	}
+}
