@@ -44,10 +44,16 @@ func (v Violation) String() string {
 type Report struct {
 	// Jobs that were ever seen, and Runs that were ever claimed.
 	Jobs, Runs int
+	// Ended counts the runs by the function that ended them.
+	Ended map[string]int
 	// Accepted and Refused results, as workers were told.
 	Accepted, Refused int
 	Violations        []Violation
 }
+
+// Begun is how many runs were not given back unrun. How many are given back depends on
+// how fast the machine is: a worker does so when jobs wait for too long in its memory.
+func (r Report) Begun() int { return r.Runs - r.Ended["release"] - r.Ended["disown"] }
 
 // Rules lists the rules that were broken, each once, in alphabetical order.
 func (r Report) Rules() []Rule {
@@ -94,7 +100,7 @@ type checker struct {
 
 // Check judges a history.
 func Check(h History) Report {
-	c := checker{jobs: map[int64]*job{}, runs: map[uuid.UUID]*run{}}
+	c := checker{jobs: map[int64]*job{}, runs: map[uuid.UUID]*run{}, report: Report{Ended: map[string]int{}}}
 	for _, id := range h.Enqueued {
 		c.job(id)
 	}
@@ -139,6 +145,7 @@ func (c *checker) event(e Event, closings map[change]bool) {
 		delete(j.open, e.Token)
 		if r := c.runs[e.Token]; r != nil {
 			r.closed, r.closedIn, r.closedBy = true, e.Xid, e.By
+			c.report.Ended[e.By]++
 		}
 	case Succeeded:
 		c.succeeded(e)

@@ -162,11 +162,15 @@ func TestCheck(t *testing.T) {
 func TestReportCountsWhatItJudged(t *testing.T) {
 	report := Check(History{
 		Enqueued: []int64{1, 2},
-		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
+		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run3)), tx(closed(run3, "release")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
 		Told:     []Told{{1, run1, "refused"}, {1, run2, "succeeded"}, {1, run2, "unconfirmed"}},
 		Live:     []int64{2},
 	})
-	if diff := cmp.Diff(Report{Jobs: 2, Runs: 2, Accepted: 1, Refused: 1}, report); diff != "" {
+	want := Report{Jobs: 2, Runs: 3, Ended: map[string]int{"release": 1, "reap": 1, "succeed_many": 1}, Accepted: 1, Refused: 1}
+	if diff := cmp.Diff(want, report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
+	}
+	if begun := report.Begun(); begun != 2 {
+		t.Errorf("Begun() = %d, want 2", begun)
 	}
 }
