@@ -140,7 +140,8 @@ BEGIN
     -- whose size is bounded thereby.
     --
     -- Jobs are taken some hundred at a time, fewer when they are large, each time from
-    -- where the last one ended: memory that is used in small pieces is used again.
+    -- where the last one ended: memory that is used in small pieces is used again, while
+    -- the C library gives pieces of 128 KiB and more back to the system each time.
     started_at := v_now;
     deadline := v_now + q.timeout + q.lease;
     timeout_ms := (extract(epoch FROM q.timeout) * 1000)::bigint;
@@ -210,7 +211,7 @@ BEGIN
         EXIT WHEN v_got < v_most OR v_n >= p_limit;
         v_priority := v_priorities[v_got]; v_at := v_ats[v_got]; v_id := v_ids[v_got] + 1;
         v_most := least(p_limit - v_n, CASE WHEN v_jobs IS NULL THEN 200
-            ELSE least(1000, greatest(50, 262144 / (pg_column_size(v_jobs) / cardinality(v_jobs)))) END);
+            ELSE least(1000, greatest(50, 98304 / (pg_column_size(v_jobs) / cardinality(v_jobs)))) END);
     END LOOP;
     v_walk := {{schema}}.walked('{{name}}.waiting_ready') + {{schema}}.walked('{{name}}.waiting_scheduled') - v_walk;
     IF v_walk > 1000 + 4 * p_limit
