@@ -8,7 +8,9 @@ import (
 
 // statements holds the text of each call, made once per client. Every argument
 // has a cast: with QueryExecModeExec and the simple protocol PostgreSQL is told
-// no types, and the cast is what makes it read the text right.
+// no types, and the cast is what makes it read the text right. New payloads are cast one
+// by one: a cast of their array keeps the memory of every element's conversion until the
+// statement ends, which makes it take twice as long.
 type statements struct {
 	enqueue, enqueueMany, claim, heartbeat, release, disown   string
 	unregister, succeed, fail, snooze, discard, cancel        string
@@ -25,7 +27,7 @@ func newStatements(schema string) statements {
 	return statements{
 		enqueue: call("id", "enqueue", "$1::text, $2::text, $3::text::jsonb, coalesce($4::smallint, 0::smallint), "+
 			"$5::double precision, $6::text::timestamptz, $7::integer") + " AS id",
-		enqueueMany: call("id", "enqueue_many", "$1::text, $2::text[], $3::text[]::jsonb[], $4::smallint[], "+
+		enqueueMany: call("id", "enqueue_many", "$1::text, $2::text[], ARRAY(SELECT p::jsonb FROM unnest($3::text[]) AS p), $4::smallint[], "+
 			"$5::double precision[], $6::text[]::timestamptz[], $7::integer[]"),
 		claim: call("key, ids, kinds, payloads::text[], priorities, attempts, max_attempts, created_ats, available_ats, "+
 			"started_at, deadline, timeout_ms, lease_ms", "claim_many",
