@@ -3,12 +3,13 @@ package worker
 import (
 	"context"
 	"fmt"
-	"net"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobqueue-dev/jobqueue-operator/internal/pgdial"
 )
 
 const (
@@ -66,11 +67,7 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	dialer := &net.Dialer{
-		Timeout:         pc.ConnConfig.ConnectTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
-	}
-	pc.ConnConfig.DialFunc = dialer.DialContext // a listener only reads: half a minute of silence, not minutes
+	pc.ConnConfig.DialFunc = pgdial.Dialer(pc.ConnConfig.ConnectTimeout).DialContext
 	pc.PingTimeout = pingTimeout
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.BeforeClose = hangUp

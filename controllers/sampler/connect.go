@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/jobqueue-dev/jobqueue-operator/internal/pgdial"
 )
 
 // ApplicationName is what the operator's connections are called in
@@ -48,11 +49,7 @@ func ParseURL(text string) (*pgx.ConnConfig, error) {
 		// No named prepared statements: they break behind a pooler in transaction mode.
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	dialer := &net.Dialer{
-		Timeout:         connectTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
-	}
-	config.DialFunc = dialer.DialContext
+	config.DialFunc = pgdial.Dialer(connectTimeout).DialContext
 	return config, nil
 }
 
