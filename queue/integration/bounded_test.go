@@ -6,6 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // buffers is what a statement touches.
@@ -88,6 +90,21 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 			claim("1")()
 			return query[bool](e, `SELECT due_from = '-infinity' FROM jobqueue.marks WHERE queue = 'q' ORDER BY seq DESC LIMIT 1`)
 		}).Should(BeTrue())
+	})
+
+	It("has a session keep its memory once it claims by the hundred, and no other", func() {
+		e := newEnv(nil)
+		session, err := e.connect(nil).Acquire(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer session.Release()
+		keeps := func(limit int) (kept bool) {
+			_, err := e.c.Claim(e.ctx, session, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: limit})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(session.QueryRow(e.ctx, `SELECT current_setting('jobqueue.memory', true) IS NOT DISTINCT FROM 'kept'`).Scan(&kept)).To(Succeed())
+			return kept
+		}
+		Expect(keeps(199)).To(BeFalse())
+		Expect(keeps(200)).To(BeTrue())
 	})
 
 	It("samples at a cost that does not follow the backlog", func() {

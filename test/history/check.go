@@ -51,8 +51,9 @@ type Report struct {
 	Violations        []Violation
 }
 
-// Begun is how many runs were not given back unrun. How many are given back depends on
-// how fast the machine is: a worker does so when jobs wait for too long in its memory.
+// Begun is how many runs were not given back, as a worker does with jobs that wait for too
+// long in its memory; how many that are depends on how fast the machine is. (A handler
+// that a stopping worker interrupts gives its run back, too.)
 func (r Report) Begun() int { return r.Runs - r.Ended["release"] - r.Ended["disown"] }
 
 // Rules lists the rules that were broken, each once, in alphabetical order.
