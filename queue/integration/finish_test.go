@@ -125,6 +125,18 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Expect(err).To(MatchError(queue.ErrInvalidArgument))
 	})
 
+	It("takes nothing from an element whose id is not its token's, for the run that has the token", func() {
+		run := e.one(worker)
+		out, err := e.c.Fail(e.ctx, e.pool, worker, []queue.Failure{
+			{Ref: queue.Ref{ID: run.ID + 1, Token: run.Token}, Error: "of another", Permanent: true},
+			{Ref: run.Ref, Error: "its own"},
+		})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(out).To(HaveLen(1))
+		Expect(out[0].Dead).To(BeFalse())
+		Expect(e.job(run.ID).LastError).To(Equal("its own"))
+	})
+
 	It("bounds messages and history, and stores what is not text", func() {
 		e.policy(func(p *queue.Policy) { p.MaxAttempts = 100 })
 		ids := e.enqueue(1)

@@ -199,8 +199,12 @@ BEGIN
     -- other worries than these microseconds.
     FOR r IN SELECT x.*, (x.job).queue AS queue FROM {{schema}}.jobs_of(v.keys, v.masks) x ORDER BY (x.job).id LOOP
         j := r.job;
-        k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot));
         id := j.id;
+        -- Of elements with this run's token, one that names its job: the others were refused.
+        k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot));
+        WHILE p_ids[k] IS DISTINCT FROM id LOOP
+            k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot), k + 1);
+        END LOOP;
         j.attempt := j.attempt + 1;
         dead := j.attempt >= j.max_attempts OR p_permanent[k] IS TRUE;
         retry_at := NULL;
