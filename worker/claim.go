@@ -123,10 +123,11 @@ func (c *claimable) limit(batch int) int {
 // late notes that a claim of so many jobs was cut off.
 func (c *claimable) late(limit int) { c.most = max(limit/2, 1) }
 
-// inTime notes that a claim came back. The bound grows while claims are far from their
+// inTime notes that a claim came back with so many jobs. One that brought fewer than the
+// bound says nothing of it. The bound grows while claims are far from their
 // limit.
-func (c *claimable) inTime(took time.Duration) {
-	if c.most == 0 || took > claimTimeout/4 {
+func (c *claimable) inTime(took time.Duration, got int) {
+	if c.most == 0 || got < c.most || took > claimTimeout/4 {
 		return
 	}
 	if c.most *= 2; c.most > maxClaim {
@@ -170,7 +171,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		jobs[i] = newHeld(run, id, reg, sent)
 	}
 	e.pace.claimed(took, len(runs), payloads)
-	e.claimable.inTime(took)
+	e.claimable.inTime(took, len(runs))
 	id.claimed(sent, sent.Add(took), lease)
 	id.add(jobs)
 	if !id.endClaim() {

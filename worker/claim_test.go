@@ -18,19 +18,21 @@ func TestClaimableHalvesWhatIsTooMuch(t *testing.T) {
 	note()
 	c.late(50)
 	note()
-	c.inTime(claimTimeout / 2) // in time, but not for more
+	c.inTime(claimTimeout/2, 25) // in time, but not for more
 	note()
-	c.inTime(time.Millisecond)
+	c.inTime(time.Millisecond, 0) // nothing there: no proof
+	note()
+	c.inTime(time.Millisecond, 25)
 	note()
 	c.late(1)
 	note()
 	for range 13 {
-		c.inTime(time.Millisecond)
+		c.inTime(time.Millisecond, c.most)
 	}
 	note()
-	c.inTime(time.Millisecond)
+	c.inTime(time.Millisecond, c.most)
 	note()
-	if diff := cmp.Diff([]int{2000, 50, 25, 25, 50, 1, 8192, 2000}, got); diff != "" {
+	if diff := cmp.Diff([]int{2000, 50, 25, 25, 25, 50, 1, 8192, 2000}, got); diff != "" {
 		t.Error("limits (-want +got):\n" + diff)
 	}
 }
