@@ -179,7 +179,7 @@ func (w *world) judge(ctx context.Context) history.Report {
 	Expect(report.Err()).NotTo(HaveOccurred())
 	Expect(report.Jobs).To(BeNumerically(">=", len(w.enqueued)))
 	Expect(report.Accepted).To(BeNumerically(">", 0), "workers' answers were recorded")
-	AddReportEntry("history", history.Report{Jobs: report.Jobs, Runs: report.Runs, Ended: report.Ended, Accepted: report.Accepted, Refused: report.Refused})
+	AddReportEntry("history", history.Report{Jobs: report.Jobs, Runs: report.Runs, Unrun: report.Unrun, Ended: report.Ended, Accepted: report.Accepted, Refused: report.Refused})
 	return report
 }
 

@@ -46,15 +46,16 @@ type Report struct {
 	Jobs, Runs int
 	// Ended counts the runs by the function that ended them.
 	Ended map[string]int
+	// Unrun of them were given back before their handlers began. How many are, depends on
+	// how fast the machine is: a worker does so when jobs wait for too long in its memory.
+	Unrun int
 	// Accepted and Refused results, as workers were told.
 	Accepted, Refused int
 	Violations        []Violation
 }
 
-// Begun is how many runs were not given back, as a worker does with jobs that wait for too
-// long in its memory; how many that are depends on how fast the machine is. (A handler
-// that a stopping worker interrupts gives its run back, too.)
-func (r Report) Begun() int { return r.Runs - r.Ended["release"] - r.Ended["disown"] }
+// Begun is how many runs were not given back unrun.
+func (r Report) Begun() int { return r.Runs - r.Unrun }
 
 // Rules lists the rules that were broken, each once, in alphabetical order.
 func (r Report) Rules() []Rule {
@@ -112,6 +113,7 @@ func Check(h History) Report {
 	for _, t := range h.Told {
 		c.told(t)
 	}
+	c.unrun(h.Began)
 	c.lost(h.Live)
 	c.report.Jobs, c.report.Runs = len(c.jobs), len(c.runs)
 	slices.SortStableFunc(c.report.Violations, func(a, b Violation) int {
@@ -209,6 +211,19 @@ func (c *checker) told(t Told) {
 		c.broken(StaleWrite, t.ID, t.Token, "its worker was told %q, but %s had ended it", t.Outcome, r.closedBy)
 	default:
 		c.broken(ResultLost, t.ID, t.Token, "its worker was told %q", t.Outcome)
+	}
+}
+
+// unrun counts the runs that ended as those do that no handler has seen, and none had.
+func (c *checker) unrun(began []uuid.UUID) {
+	saw := make(map[uuid.UUID]bool, len(began))
+	for _, token := range began {
+		saw[token] = true
+	}
+	for token, r := range c.runs {
+		if !saw[token] && (r.closedBy == "release" || r.closedBy == "disown") {
+			c.report.Unrun++
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Three runs of job 1, or of others where a test says so.
-var run1, run2, run3 = uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}
+var run1, run2, run3, run4 = uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}, uuid.UUID{4}
 
 // story makes events of transactions: each inner list is one, in order.
 func story(transactions ...[]Event) []Event {
@@ -162,15 +162,16 @@ func TestCheck(t *testing.T) {
 func TestReportCountsWhatItJudged(t *testing.T) {
 	report := Check(History{
 		Enqueued: []int64{1, 2},
-		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run3)), tx(closed(run3, "release")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
+		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run3)), tx(closed(run3, "release")), tx(claimed(run4)), tx(closed(run4, "release")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
 		Told:     []Told{{1, run1, "refused"}, {1, run2, "succeeded"}, {1, run2, "unconfirmed"}},
+		Began:    []uuid.UUID{run1, run2, run4},
 		Live:     []int64{2},
 	})
-	want := Report{Jobs: 2, Runs: 3, Ended: map[string]int{"release": 1, "reap": 1, "succeed_many": 1}, Accepted: 1, Refused: 1}
+	want := Report{Jobs: 2, Runs: 4, Unrun: 1, Ended: map[string]int{"release": 2, "reap": 1, "succeed_many": 1}, Accepted: 1, Refused: 1}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
-	if begun := report.Begun(); begun != 2 {
-		t.Errorf("Begun() = %d, want 2", begun)
+	if begun := report.Begun(); begun != 3 {
+		t.Errorf("Begun() = %d, want 3", begun)
 	}
 }

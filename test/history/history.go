@@ -70,6 +70,8 @@ type History struct {
 	// Events are in the order of Seq.
 	Events []Event
 	Told   []Told
+	// Began are the runs whose handlers began, from the workers' logs.
+	Began []uuid.UUID
 	// Live are the jobs that wait or run at the end.
 	Live []int64
 }

@@ -50,6 +50,10 @@ func Read(ctx context.Context, db DB, schema string, enqueued []int64) (History,
 	if err != nil {
 		return History{}, err
 	}
+	err = collect(ctx, db, &h.Began, pgx.RowTo[uuid.UUID], `SELECT token FROM history.began`)
+	if err != nil {
+		return History{}, err
+	}
 	s := pgx.Identifier{schema}.Sanitize()
 	err = collect(ctx, db, &h.Live, pgx.RowTo[int64], `SELECT id FROM `+s+`.waiting UNION ALL
 		SELECT i.id FROM `+s+`.batches b CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n)
