@@ -30,10 +30,11 @@ var _ = Describe("the connection budget", func() {
 		second := w.jobQueue("second", func(q *v1alpha1.JobQueue) { q.Spec.Replicas = new(int32(10)) })
 		Eventually(w.replicas("first")).Should(BeNumerically("==", 5))
 		Eventually(func() int { _, n := w.pods("first"); return n }).Should(Equal(5))
-		Expect(w.replicas("second")()).To(BeNumerically("==", 0), "its connections are still held")
+		Eventually(w.replicas("second")).Should(BeNumerically("==", 0), "its connections are still held")
 		Eventually(condition(second, v1alpha1.ConditionBudgetConstrained)).Should(Equal("True/BudgetExhausted"))
 		Consistently(w.replicas("first")).WithTimeout(2*time.Second).Should(BeNumerically("==", 5), "its own pods that go cost it nothing more")
 		Expect(condition(first, v1alpha1.ConditionBudgetConstrained)()).To(Equal("True/BudgetExhausted"))
+		Expect(w.replicas("second")()).To(BeNumerically("==", 0), "its connections are still held")
 
 		By("each pod that is gone lets the second grow")
 		Expect(w.player.letOneGo()).To(BeTrue())
