@@ -7,6 +7,9 @@ type ReapRequest struct {
 	// Queue restricts the work to one queue; "" means all. Runs whose worker has
 	// unregistered are looked for in all queues either way.
 	Queue string
+	// Kinds restricts expired runs to jobs of these kinds; nil means all. Whoever knows
+	// the others takes those back.
+	Kinds []string
 	// Limit bounds the rows of each kind of work in this call, 1 to 100,000;
 	// 0 means 1,000. Ask again while ReapResult.More is true.
 	Limit int
@@ -43,8 +46,12 @@ func (c *Client) Reap(ctx context.Context, db DB, req ReapRequest) (ReapResult, 
 	if limit == 0 {
 		limit = 1000
 	}
+	var kinds any
+	if req.Kinds != nil {
+		kinds = req.Kinds
+	}
 	var r ReapResult
-	err := db.QueryRow(ctx, c.stmt.reap, queue, limit, req.Retention).Scan(&r.Returned, &r.Buried,
+	err := db.QueryRow(ctx, c.stmt.reap, queue, limit, req.Retention, kinds).Scan(&r.Returned, &r.Buried,
 		&r.Promoted, &r.WorkersRemoved, &r.FinishedPurged, &r.DeadPurged, &r.More)
 	return r, wrap("reap", err)
 }

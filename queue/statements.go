@@ -41,7 +41,7 @@ func newStatements(schema string) statements {
 		snooze:       call("id", "snooze", refs+", $3::double precision, $4::uuid"),
 		discard:      call("id", "discard", refs+", $3::text, $4::uuid"),
 		cancel:       call("id", "cancel", "$1::bigint[], $2::text"),
-		reap:         call("returned, buried, promoted, workers_removed, finished_purged, dead_purged, more", "reap", "$1::text, $2::integer, $3::boolean"),
+		reap:         call("returned, buried, promoted, workers_removed, finished_purged, dead_purged, more", "reap", "$1::text, $2::integer, $3::boolean, $4::text[]"),
 		sample:       call("s", "sample", "") + " AS s",
 		horizon:      call("to_jsonb(h)", "horizon_holder", "") + " AS h",
 		setPolicy:    call("1", "set_policy", "$1::text, $2::jsonb"),

@@ -13,6 +13,9 @@ const (
 	// than asked: a job enqueued while that claim ran was not announced, because its
 	// producer still saw others pending.
 	recheck = 25 * time.Millisecond
+	// failPause is the least time between a failed claim and the next one, for which a
+	// notification may come any time: where claims fail, they come by the hundred.
+	failPause = 250 * time.Millisecond
 	// maxClaim is the most that a claim can ask for.
 	maxClaim = 10_000
 	// pollGrowth is how much longer an idle worker waits after each empty claim.
@@ -50,7 +53,9 @@ func (e *engine) claimLoop(ctx context.Context) {
 			return
 		case err != nil:
 			maybe = false
-			poll.Reset(failing.next())
+			wait := failing.next()
+			poll.Reset(wait)
+			sleep(ctx, min(wait, failPause))
 			continue
 		case got >= want:
 			idle = e.cfg.PollInterval

@@ -395,9 +395,9 @@ func (c *completer) account(r *result, outcome string) {
 	h := r.held
 	if outcome == "" {
 		switch {
-		case r.action == actVerify && !r.handlerFailed:
+		case r.action == actVerify && !r.handlerFailed && !r.unsure:
 			outcome = outcomeSucceeded
-		case r.action == actVerify, r.unsure:
+		case r.action == actVerify, r.unsure: // after an unsure write, a refusal may be its own doing
 			outcome = outcomeUnconfirmed
 		default:
 			outcome = outcomeRefused

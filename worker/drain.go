@@ -35,16 +35,16 @@ func (e *engine) drain(ctx context.Context, claimers *sync.WaitGroup, deadline t
 	end, cancel := context.WithDeadline(ctx, deadline.Add(-keep/10))
 	defer cancel()
 
+	patience, stop := context.WithDeadline(ctx, deadline.Add(-keep))
 	returned := e.giveBack(e.backlog.withdraw(keepNone))
 	e.backlog.close()
-	await(end, claimers.Wait)
+	// One that hangs must not take from handlers the time to end.
+	await(patience, claimers.Wait)
 	// A claim that was under way may have brought some just before it was told.
 	returned += e.giveBack(e.backlog.withdraw(keepNone))
 	if returned > 0 {
 		e.log.Info("jobs given back that had not begun", "jobs", returned)
 	}
-
-	patience, stop := context.WithDeadline(ctx, deadline.Add(-keep))
 	e.awaitHandlers(patience)
 	stop()
 
@@ -56,6 +56,7 @@ func (e *engine) drain(ctx context.Context, claimers *sync.WaitGroup, deadline t
 		e.abandonAll()
 	}
 
+	await(end, claimers.Wait)
 	e.completer.flush(end)
 	unwritten := e.completer.unwritten()
 	e.completer.close()

@@ -88,7 +88,10 @@ func (e *engine) run(ctx context.Context) error {
 	defer stopKeeping()
 
 	var claimers, keepers sync.WaitGroup
-	keepers.Go(func() { e.completer.run(keeping) })
+	keepers.Go(func() {
+		defer e.health.ended("completion")
+		e.completer.run(keeping)
+	})
 	keepers.Go(func() { e.heartbeatLoop(keeping) })
 	keepers.Go(func() { e.watch(keeping) })
 	for i := range e.current {

@@ -50,6 +50,12 @@ func newHeld(run queue.Run, id *identity, reg *registration, claimedAt time.Time
 	return h
 }
 
+// overdue is true for a job that has waited in memory for so long that its handler would
+// reach the run's hard limit before its timeout.
+func (h *held) overdue(now time.Time) bool {
+	return h.Timeout > 0 && !h.hardLimit.IsZero() && now.Add(h.Timeout).After(h.hardLimit)
+}
+
 // begin marks the handler's start. It is false when the job has been lost or
 // taken back in the meantime.
 func (h *held) begin(cancel context.CancelCauseFunc, now time.Time) bool {

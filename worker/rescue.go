@@ -18,7 +18,8 @@ const (
 )
 
 // rescueLoop returns the runs of dead workers to the queue until ctx is done, so
-// that recovery does not wait for the reaper.
+// that recovery does not wait for the reaper: those of the kinds that this worker knows,
+// and so can judge as well as it can run.
 func (e *engine) rescueLoop(ctx context.Context) {
 	for {
 		every := min(max(e.policy.Load().Lease/6, minRescue), maxRescue)
@@ -34,7 +35,7 @@ func (e *engine) rescue(ctx context.Context) {
 	var returned, buried, workers int64
 	for range rescueLoops {
 		call, cancel := context.WithTimeout(ctx, reapTimeout)
-		r, err := e.client.Reap(call, e.pool, queue.ReapRequest{Queue: e.cfg.Queue, Limit: rescueBatch})
+		r, err := e.client.Reap(call, e.pool, queue.ReapRequest{Queue: e.cfg.Queue, Kinds: e.kinds, Limit: rescueBatch})
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {

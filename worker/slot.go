@@ -25,9 +25,14 @@ func (e *engine) slot(i int) {
 
 // execute runs the handler of one job and passes its result on.
 func (e *engine) execute(i int, h *held) {
+	begun := time.Now()
+	if h.overdue(begun) {
+		e.pace.overtaken(begun.Sub(h.claimedAt))
+		e.giveBack([]*held{h})
+		return
+	}
 	ctx, cancel := context.WithCancelCause(e.handlerBase)
 	defer cancel(nil)
-	begun := time.Now()
 	if !h.begin(cancel, begun) {
 		return
 	}

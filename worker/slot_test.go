@@ -135,3 +135,31 @@ func TestSlotAcceptsSuccessAfterTheTimeout(t *testing.T) {
 		t.Errorf("result is %+v, want success: the token decides", r)
 	}
 }
+
+func TestSlotGivesBackWhatHasTooLittleTimeLeft(t *testing.T) { // W6
+	w := makeWorker(t, Config{Slots: 1}, WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	ran := 0
+	Handle(w, "k", func(context.Context, *Job[struct{}]) error {
+		ran++
+		return nil
+	})
+	kinds, err := w.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(w, kinds)
+	e.handlerBase = context.Background()
+	late := makeHeld(42, time.Minute, time.Minute)
+	late.hardLimit = time.Now().Add(time.Minute - time.Millisecond)
+	late.handler, late.Payload = w.handlers["k"], json.RawMessage(`{}`)
+	e.slots.Go(func() { e.slot(0) })
+	e.backlog.push([]*held{late})
+	e.backlog.close()
+	e.slots.Wait()
+	if len(e.completer.pending) != 1 || e.completer.pending[0].action != actRelease || ran != 0 || e.begun.Load() != 0 {
+		t.Errorf("%d handlers ran, results %+v, want the job released unrun", ran, e.completer.pending)
+	}
+	if n := e.backlog.taken(); n != 0 {
+		t.Errorf("%d slots are taken at the end", n)
+	}
+}

@@ -25,7 +25,7 @@ type Queue struct {
 	// Pending counts ready jobs; with PendingCapped it is a lower bound.
 	Pending       int64
 	PendingCapped bool
-	// Running counts claimed jobs.
+	// Running counts claimed jobs, also those that wait in a worker's memory for a slot.
 	Running int64
 	// DueSoon counts jobs that become ready within about a start-up time.
 	DueSoon int64

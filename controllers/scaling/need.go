@@ -43,12 +43,14 @@ type need struct {
 
 // needOf evaluates
 //
-//	max(λS + β√(λS), fast-λ·S, λS + min(D, D·S/T), running)
+//	max(λS + β√(λS), fast-λ·S, λS + min(D, D·S/T), min(running, replicas·slots))
 //
 // in slots, where λ is the rate of arrivals, S the service time, D the ready
 // jobs and T = f·target − age − start-up the time left to work them off, or its
 // floor when that has passed. A backlog never needs more slots than it has jobs.
-// Jobs that run are load whatever the rates say.
+// Jobs that run are load whatever the rates say, but no more of them than there are
+// slots: workers claim ahead, and what waits in their memory counts as running, so that
+// every new pod would be the reason for the next ones.
 func needOf(in Input, drain time.Duration) need {
 	q := *in.Queue
 	s := service(in.Rates).Seconds()
@@ -67,12 +69,18 @@ func needOf(in Input, drain time.Duration) need {
 	best.raise(finite(in.Rates.FastArrivals*s), NeedBurst, "%.3g arrivals/s of late, of %s each", in.Rates.FastArrivals, rounded(s))
 	best.raise(backlog, NeedBacklog, "%s pending jobs, the oldest for %s, to be worked off in %s at %s each",
 		pending(q), q.OldestAge.Round(time.Second), drain.Round(100*time.Millisecond), rounded(s))
-	best.raise(float64(q.Running), NeedRunning, "%d jobs run", q.Running)
+	best.raise(inSlots(in), NeedRunning, "%d jobs run or wait in workers' memory", q.Running)
 	if q.Pending > 0 && best.slots <= 0 {
 		best.raise(1, NeedFirstJob, "a job is pending")
 	}
 	best.slots = math.Min(best.slots, maxSlots)
 	return best
+}
+
+// inSlots is how many of the claimed jobs can have a slot of the pods asked for.
+func inSlots(in Input) float64 {
+	slots := float64(max(0, in.Fleet.Replicas)) * float64(max(1, in.Policy.Slots))
+	return math.Min(math.Max(0, float64(in.Queue.Running)), slots)
 }
 
 // raise takes a term that is higher than what was found so far.

@@ -48,6 +48,10 @@ func TestPlan(t *testing.T) {
 			want: want{Replicas: 1, Needed: 63, Demand: 1, Reason: LimitScaleUpStep,
 				Limits: []string{LimitScaleUpStep}},
 		},
+		"jobs that wait in workers' memory are no reason for more pods": {
+			queue: &Queue{Running: 84}, rates: measured, fleet: Fleet{Replicas: 3, Ready: 3},
+			want: want{Replicas: 3, Needed: 3, Demand: 3, Reason: NeedRunning},
+		},
 		"a measured backlog is worked off in f·target - start-up": {
 			// 160 jobs of 1 s in 0.7·30-5 = 16 s take 10 slots, one pod.
 			queue: &Queue{Pending: 160}, rates: measured, fleet: Fleet{Replicas: 1, Ready: 1},

@@ -9,10 +9,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // claimSize is how many jobs pgbench claims at once, as a worker does by default.
-const claimSize = 500
+var claimSize = queue.DefaultPolicy().BatchSize
 
 // Scripts for pgbench that claim and finish, and do nothing else. Payloads stay in the
 // database. In pgbench a variable stands for its text, in quotes too.

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +54,19 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 			}
 			Expect(run.Payload).To(MatchJSON(want))
 			Expect(run.Kind).To(Equal("größe-世界"))
+		}
+	})
+
+	It("reads its own text alike in sessions that take backslashes for escapes", func() {
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+		_, err = tx.Exec(e.ctx, `SET LOCAL standard_conforming_strings = off`)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.c.SetPolicy(e.ctx, tx, "late", queue.DefaultPolicy())).To(Succeed())
+		for _, n := range []int{1, 2} {
+			_, err := e.c.Enqueue(e.ctx, tx, "late", slices.Repeat([]queue.NewJob{{Kind: "k"}}, n)...)
+			Expect(err).NotTo(HaveOccurred())
 		}
 	})
 

@@ -40,6 +40,35 @@ var _ = Describe("claims (Q1, Q2)", func() {
 		Expect(job.Worker).To(Equal(worker))
 	})
 
+	It("leaves the worker's row to its heartbeats while they are in time, however long it takes (Q4)", func() {
+		e.enqueue(2)
+		worker := uuid.New()
+		e.claim(worker, 1)
+		// Well over half a heartbeat ago, and more than half of the lease is left.
+		e.exec(`UPDATE jobqueue.workers SET heartbeat_at = now() - interval '9 s', lease_expires_at = now() + interval '21 s'`)
+		tx, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = tx.Rollback(e.ctx) })
+		runs, err := e.c.Claim(e.ctx, tx, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 1})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(runs).To(HaveLen(1))
+		beats, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = beats.Rollback(e.ctx) })
+		_, err = beats.Exec(e.ctx, `SET LOCAL lock_timeout = '100ms'`)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = e.c.Heartbeat(e.ctx, beats, worker, "q", nil)
+		Expect(err).NotTo(HaveOccurred(), "the heartbeat waits for the claim")
+	})
+
+	It("renews a lease of which less than half is left, whose heartbeats are late (Q4)", func() {
+		worker := uuid.New()
+		e.claim(worker, 1)
+		e.exec(`UPDATE jobqueue.workers SET lease_expires_at = now() + interval '14 s'`)
+		e.claim(worker, 1)
+		Expect(query[bool](e, `SELECT lease_expires_at > now() + interval '29 s' FROM jobqueue.workers`)).To(BeTrue())
+	})
+
 	It("orders by priority, available time, id", func() {
 		a := e.enqueue(3)
 		b := e.enqueue(2, func(_ int, j *queue.NewJob) { j.Priority = -5 })

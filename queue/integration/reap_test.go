@@ -101,6 +101,27 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}))
 	})
 
+	DescribeTable("takes back the kinds that it is asked for, also of rows that are shared (Q17, W1)",
+		func(expire string, workersLeft int) {
+			e.enqueue(9, func(i int, j *queue.NewJob) { j.Kind = []string{"known", "unknown", "also known"}[i%3] })
+			worker := uuid.New()
+			runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 6, Alone: []string{}})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(runs).To(HaveLen(6))
+			_, err = e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: worker, Limit: 3, Alone: []string{"known", "unknown", "also known"}})
+			Expect(err).NotTo(HaveOccurred())
+			e.exec(expire)
+			Expect(e.reap(queue.ReapRequest{Queue: "q", Kinds: []string{}})).To(Equal(queue.ReapResult{}))
+			Expect(e.reap(queue.ReapRequest{Queue: "q", Kinds: []string{"known", "also known"}})).To(Equal(queue.ReapResult{Returned: 6}))
+			Expect(query[[]string](e, `SELECT array_agg(kind || ' ' || n ORDER BY kind) FROM (SELECT kind, count(*) AS n FROM jobqueue.jobs WHERE state = 'running' GROUP BY kind) k`)).
+				To(Equal([]string{"unknown 3"}))
+			Expect(e.reap(queue.ReapRequest{Queue: "q", Kinds: []string{"known"}})).To(Equal(queue.ReapResult{}))
+			Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 3, WorkersRemoved: int64(1 - workersLeft)}))
+		},
+		Entry("of a dead worker", `UPDATE jobqueue.workers SET lease_expires_at = clock_timestamp() - interval '1 s'`, 0),
+		Entry("past their deadline", `UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 s'`, 1),
+	)
+
 	It("looks for deadlines again once it is time, however long the last walk was (Q16)", func() {
 		for _, of := range []string{"", "q"} {
 			live, gone := uuid.New(), uuid.New()

@@ -28,7 +28,7 @@ END $$;
 CREATE FUNCTION {{schema}}.check_name(p_argument text, p_name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_name IS NULL OR length(p_name) NOT BETWEEN 1 AND 128 OR p_name ~ '[\x01-\x1f\x7f-\x9f]' THEN
+    IF p_name IS NULL OR length(p_name) NOT BETWEEN 1 AND 128 OR p_name ~ E'[\\x01-\\x1f\\x7f-\\x9f]' THEN
         PERFORM {{schema}}.bad_argument(p_argument, p_name, '1 to 128 characters, none of them a control character');
     END IF;
 END $$;

@@ -103,7 +103,7 @@ BEGIN
     FROM {{schema}}.queues q
     CROSS JOIN LATERAL (SELECT coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0))) AS at) t
     WHERE q.name = p_queue
-      AND length(p_kind) BETWEEN 1 AND 128 AND p_kind !~ '[\x01-\x1f\x7f-\x9f]'
+      AND length(p_kind) BETWEEN 1 AND 128 AND p_kind !~ E'[\\x01-\\x1f\\x7f-\\x9f]'
       AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
       AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
@@ -181,7 +181,7 @@ BEGIN
     SELECT u.* INTO v_bad
     FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
          WITH ORDINALITY AS u (kind, payload, priority, delay, run_at, attempts, n)
-    WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.kind ~ '[\x01-\x1f\x7f-\x9f]' OR u.payload IS NULL
+    WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.kind ~ E'[\\x01-\\x1f\\x7f-\\x9f]' OR u.payload IS NULL
        OR {{schema}}.payload_size(u.payload) > v_max
        OR (u.priority IS NULL AND p_priorities IS NOT NULL)
        OR u.delay NOT BETWEEN 0 AND 3153600000 OR (u.delay <> 0 AND u.run_at IS NOT NULL)

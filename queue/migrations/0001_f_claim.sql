@@ -97,8 +97,8 @@ DECLARE
     v_at       timestamptz := '-infinity';
     v_id       bigint := -9223372036854775808;
 BEGIN
-    SELECT s.lease, s.heartbeat, s.timeout, s.suspended,
-           w.queue AS worker_queue, w.pod AS worker_pod, w.kinds AS worker_kinds, w.heartbeat_at, w.lease_expires_at,
+    SELECT s.lease, s.timeout, s.suspended,
+           w.queue AS worker_queue, w.pod AS worker_pod, w.kinds AS worker_kinds, w.lease_expires_at,
            coalesce(m.due_from, '-infinity') AS due_from, m.walked_at, m.walk_cost
       INTO q
     FROM {{schema}}.queues s
@@ -121,11 +121,11 @@ BEGIN
         PERFORM {{schema}}.check_array('alone', p_alone, 'null for all, or an array of kinds');
     END IF;
 
-    -- The worker's row is written only when half a heartbeat has passed since
-    -- it last was: a write per claim would be the busiest row of the database.
+    -- The worker's row is written only when its heartbeats are late, with less than half
+    -- of the lease left: who writes it keeps it locked until the claim is committed, and a
+    -- large claim over a slow network would make the heartbeats wait that keep what runs.
     -- A row that a heartbeat made does not name the pod and the kinds yet.
-    IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.heartbeat_at < v_now - q.heartbeat / 2
-       OR q.lease_expires_at < v_now + (q.lease - q.heartbeat / 2) / 2 OR (q.worker_pod = '' AND p_pod <> '')
+    IF q.worker_queue IS NULL OR q.worker_queue <> p_queue OR q.lease_expires_at < v_now + q.lease / 2 OR (q.worker_pod = '' AND p_pod <> '')
        OR q.worker_kinds IS DISTINCT FROM p_kinds THEN
         PERFORM {{schema}}.renew(p_worker, p_queue, p_pod, true, p_kinds, q.lease);
     END IF;
@@ -263,6 +263,6 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = of
 $$;
 COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text, text[]) IS
 'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
-queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when half a heartbeat old. limit: 1 to 10000; claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
+queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when less than half of it is left. limit: 1 to 10000; claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
 Each job returned is running under a new token. Finish it with succeed, fail, snooze, discard or release before the lease of the worker (renewed by heartbeat) or the deadline passes. timeout_ms is how long the handler may run.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';

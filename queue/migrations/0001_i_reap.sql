@@ -45,7 +45,21 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION {{schema}}.reap(p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000, p_retention boolean DEFAULT true)
+-- Those of a batch's open runs whose jobs are of the kinds given; null for all.
+CREATE FUNCTION {{schema}}.open_of_kinds(p_open varbit, p_jobs {{schema}}.waiting[], p_kinds text[]) RETURNS varbit
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_none varbit := p_open & ~p_open;
+BEGIN
+    IF p_kinds IS NULL THEN
+        RETURN p_open;
+    END IF;
+    RETURN p_open & coalesce((SELECT bit_or(set_bit(v_none, (j.n - 1)::integer, 1)) FROM unnest(p_jobs) WITH ORDINALITY
+        j (id, available_at, created_at, resume_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors, n)
+        WHERE j.kind = ANY (p_kinds)), v_none);
+END $$;
+
+CREATE FUNCTION {{schema}}.reap(p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000, p_retention boolean DEFAULT true, p_kinds text[] DEFAULT NULL)
 RETURNS TABLE (returned bigint, buried bigint, promoted bigint, workers_removed bigint, finished_purged bigint, dead_purged bigint, more boolean)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -72,6 +86,9 @@ DECLARE
     b         record;
 BEGIN
     PERFORM {{schema}}.check_limit(p_limit, 100000);
+    IF p_kinds IS NOT NULL THEN
+        PERFORM {{schema}}.check_array('kinds', p_kinds, 'null for all, or an array of kinds');
+    END IF;
     IF p_queue IS NOT NULL THEN
         PERFORM 1 FROM {{schema}}.queues q WHERE q.name = p_queue;
         IF NOT FOUND THEN
@@ -127,15 +144,17 @@ BEGIN
               FROM unnest(v_expired) g (worker)
               CROSS JOIN LATERAL (SELECT x.lease_expires_at FROM {{schema}}.workers x WHERE x.id = g.worker OFFSET 0) w
               CROSS JOIN LATERAL (
-                  SELECT b.key, b.open, b.deadline FROM {{schema}}.batches b
+                  SELECT b.key, {{schema}}.open_of_kinds(b.open, b.jobs, p_kinds) AS open, b.deadline FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
+                    AND (p_kinds IS NULL OR bit_count({{schema}}.open_of_kinds(b.open, b.jobs, p_kinds)) > 0)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
               UNION ALL
               SELECT one.key, one.open, true FROM unnest(v_live) g (worker)
               CROSS JOIN LATERAL (
-                  SELECT b.key, b.open FROM {{schema}}.batches b
+                  SELECT b.key, {{schema}}.open_of_kinds(b.open, b.jobs, p_kinds) AS open FROM {{schema}}.batches b
                   WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.deadline < v_now AND b.started_at <= v_now
                     AND (p_queue IS NULL OR b.queue = p_queue)
+                    AND (p_kinds IS NULL OR bit_count({{schema}}.open_of_kinds(b.open, b.jobs, p_kinds)) > 0)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
           ) o) c
     WHERE c.before < p_limit;
@@ -262,7 +281,7 @@ BEGIN
     more := returned + buried >= p_limit OR workers_removed >= p_limit OR promoted >= p_limit OR finished_purged >= p_limit OR dead_purged >= p_limit;
     RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean) IS
+COMMENT ON FUNCTION {{schema}}.reap(text, integer, boolean, text[]) IS
 'Takes back runs whose worker''s lease or whose own deadline has passed: scheduled again in a second, in the place in the order that they had, while attempts remain, else dead. Releases, in all queues, what workers that have unregistered still had. Makes due scheduled jobs pending. With retention, deletes finished jobs and dead letters older than their queue keeps them. Passes over locked rows; any number may run at once. Call it outside a transaction: one that stays open keeps others from looking for runs that are past their deadline.
-queue: null for all. limit: 1 to 100000, for each kind of work; runs that share a row, and finished jobs that do, are taken together, so that it may be passed by 999. more: a limit was reached; call again.
+queue: null for all. kinds: takes back runs of these kinds only, as a worker does with those that it knows; null for all. limit: 1 to 100000, for each kind of work; runs that share a row, and finished jobs that do, are taken together, so that it may be passed by 999. more: a limit was reached; call again.
 Errors: JQ001 no such queue; JQ005 bad argument.';
