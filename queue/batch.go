@@ -2,6 +2,7 @@ package queue
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -29,15 +30,16 @@ type batchRuns struct {
 	bits  []byte  // '1' at the places of the runs
 	ids   []int64 // by place
 	idXor int64   // by which the database notices an id that is not its token's
+	took  time.Duration
 }
 
-// byBatch gathers runs by batch, in order of first appearance. A run named twice
-// counts once.
-func byBatch(refs []Ref) []*batchRuns {
+// byBatch gathers runs by batch, in order of first appearance, and how long they took,
+// if that is known. A run named twice counts once.
+func byBatch(refs []Ref, took []time.Duration) []*batchRuns {
 	var all []*batchRuns
 	byKey := map[batchKey]*batchRuns{}
 	var b *batchRuns
-	for _, ref := range refs {
+	for i, ref := range refs {
 		key, slot := splitToken(ref.Token)
 		if b == nil || b.key != key {
 			if b = byKey[key]; b == nil {
@@ -53,6 +55,9 @@ func byBatch(refs []Ref) []*batchRuns {
 		if b.bits[slot] == '0' {
 			b.bits[slot], b.ids[slot] = '1', ref.ID
 			b.idXor ^= ref.ID
+			if took != nil {
+				b.took += took[i]
+			}
 		}
 	}
 	return all

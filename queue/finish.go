@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -40,29 +41,41 @@ type FailOutcome struct {
 // handler of package worker calls Job.Succeed instead, by which the worker learns to
 // keep the jobs of its kind apart. worker may be uuid.Nil; the token alone decides then.
 func (c *Client) Succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) ([]int64, error) {
-	accepted, _, err := c.succeed(ctx, db, worker, refs, false)
+	accepted, _, err := c.succeed(ctx, db, worker, refs, nil, false)
 	return accepted, err
 }
 
 // TrySucceed is Succeed for those who have many results to write and do not want
 // to wait for one: rows that another session has locked are passed over, and the
 // runs in them are returned as locked. Nothing has become of those; try them again.
-func (c *Client) TrySucceed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref) (accepted, locked []int64, err error) {
-	return c.succeed(ctx, db, worker, refs, true)
+//
+// took says how long each run's handler took; nil stands for the time since the claim, in
+// which a run may have waited for its turn. From it follows the queue's mean service
+// time, by which the number of workers is planned. It must be nil or as long as refs.
+func (c *Client) TrySucceed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, took []time.Duration) (accepted, locked []int64, err error) {
+	if took != nil && len(took) != len(refs) {
+		return nil, nil, fmt.Errorf("queue: succeed: %w: took has %d elements; allowed are nil or as many as refs, which are %d",
+			ErrInvalidArgument, len(took), len(refs))
+	}
+	return c.succeed(ctx, db, worker, refs, took, true)
 }
 
-func (c *Client) succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, skipLocked bool) (accepted, locked []int64, err error) {
+func (c *Client) succeed(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, took []time.Duration, skipLocked bool) (accepted, locked []int64, err error) {
 	if len(refs) == 0 {
 		return nil, nil, nil
 	}
-	batches := byBatch(refs)
+	batches := byBatch(refs, took)
 	keys, runs, idXors := make([][]byte, len(batches)), make([]string, len(batches)), make([]int64, len(batches))
+	var ms []float64
 	byKey := make(map[batchKey]*batchRuns, len(batches))
 	for i, b := range batches {
 		keys[i], runs[i], idXors[i] = b.key[:], string(b.bits), b.idXor
+		if took != nil {
+			ms = append(ms, b.took.Seconds()*1000)
+		}
 		byKey[b.key] = b
 	}
-	rows, err := db.Query(ctx, c.stmt.succeed, keys, runs, idXors, workerArg(worker), skipLocked)
+	rows, err := db.Query(ctx, c.stmt.succeed, keys, runs, idXors, workerArg(worker), skipLocked, ms)
 	if err != nil {
 		return nil, nil, wrap("succeed", err)
 	}

@@ -36,7 +36,7 @@ func newStatements(schema string) statements {
 		release:      call("id", "release", refs+", $3::uuid"),
 		disown:       call("id", "disown", "$1::uuid, $2::bigint[], $3::text[]::uuid[]"),
 		unregister:   call("1", "unregister", "$1::uuid"),
-		succeed:      call("key, runs::text", "succeed_many", "$1::bytea[], $2::text[]::varbit[], $3::bigint[], $4::uuid, $5::boolean"),
+		succeed:      call("key, runs::text", "succeed_many", "$1::bytea[], $2::text[]::varbit[], $3::bigint[], $4::uuid, $5::boolean, $6::double precision[]"),
 		fail:         call("id, dead, retry_at", "fail", refs+", $3::text[], $4::boolean[], $5::double precision[], $6::uuid"),
 		snooze:       call("id", "snooze", refs+", $3::double precision, $4::uuid"),
 		discard:      call("id", "discard", refs+", $3::text, $4::uuid"),

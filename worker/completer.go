@@ -14,7 +14,7 @@ import (
 // settler writes what became of runs. Each method returns those the database
 // accepted; it refuses a run whose lease was lost. Those locked are to be tried again.
 type settler interface {
-	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref) (accepted, locked []int64, err error)
+	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref, took []time.Duration) (accepted, locked []int64, err error)
 	Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error)
 	Snooze(ctx context.Context, worker uuid.UUID, refs []queue.Ref, delay time.Duration) ([]int64, error)
 	Discard(ctx context.Context, worker uuid.UUID, refs []queue.Ref, reason string) ([]int64, error)
@@ -330,7 +330,7 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 	var err error
 	switch kind {
 	case actSucceed:
-		ids, locked, err = c.store.Succeed(ctx, worker, refsOf(same))
+		ids, locked, err = c.store.Succeed(ctx, worker, refsOf(same), tookOf(same))
 		note(ids, outcomeSucceeded)
 	case actFail, actVerify:
 		var outcomes []queue.FailOutcome

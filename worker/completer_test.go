@@ -55,7 +55,7 @@ func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
 	return accepted, nil
 }
 
-func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref) (accepted, locked []int64, err error) {
+func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref, _ []time.Duration) (accepted, locked []int64, err error) {
 	var free []queue.Ref
 	f.mu.Lock()
 	for _, r := range refs {

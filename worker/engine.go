@@ -179,8 +179,8 @@ type clientSettler struct {
 	db     queue.DB
 }
 
-func (s clientSettler) Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref) (accepted, locked []int64, err error) {
-	return s.client.TrySucceed(ctx, s.db, worker, refs)
+func (s clientSettler) Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref, took []time.Duration) (accepted, locked []int64, err error) {
+	return s.client.TrySucceed(ctx, s.db, worker, refs, took)
 }
 
 func (s clientSettler) Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error) {

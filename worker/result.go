@@ -38,6 +38,8 @@ type result struct {
 	permanent bool
 	delay     time.Duration
 
+	took time.Duration // how long the handler did
+
 	// handlerFailed is kept for a verified run, where text alone cannot tell.
 	handlerFailed bool
 	tries         int
@@ -142,6 +144,14 @@ func refsOf(results []*result) []queue.Ref {
 		refs[i] = r.held.Ref
 	}
 	return refs
+}
+
+func tookOf(results []*result) []time.Duration {
+	took := make([]time.Duration, len(results))
+	for i, r := range results {
+		took[i] = r.took
+	}
+	return took
 }
 
 func failuresOf(results []*result) []queue.Failure {

@@ -120,6 +120,7 @@ func (e *engine) finished(ctx context.Context, h *held, took time.Duration, err 
 		err = fmt.Errorf("%w after %s: %w", ErrTimeout, took.Round(time.Millisecond), err)
 	}
 	r := e.judge(h, err, succeeded, interrupted)
+	r.took = took
 	e.completer.add(&r)
 }
 

@@ -313,3 +313,51 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.grant_access('postgres', 'god')`, "access is god; allowed: producer, worker"),
 	)
 })
+
+var _ = Describe("what runs took (S1)", func() {
+	var e *env
+	BeforeEach(func() { e = newEnv(nil) })
+
+	executed := func() int {
+		return query[int](e, `SELECT (jobqueue.sample() -> 'queues' -> 'q' ->> 'execution_ms')::integer`)
+	}
+
+	It("is what the worker says of those accepted, not the time since their claim", func() {
+		e.enqueue(4)
+		runs, err := e.c.Claim(e.ctx, e.pool, queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 4, Alone: []string{}})
+		Expect(err).NotTo(HaveOccurred())
+		e.exec(`UPDATE jobqueue.batches SET started_at = started_at - interval '1 minute'`)
+		accepted, _, err := e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, []queue.Ref{runs[0].Ref, runs[1].Ref}, []time.Duration{20 * time.Millisecond, 30 * time.Millisecond})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accepted).To(HaveLen(2))
+		Expect(executed()).To(Equal(50))
+		By("half of them refused")
+		_, _, err = e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, []queue.Ref{runs[1].Ref, runs[2].Ref}, []time.Duration{40 * time.Millisecond, 40 * time.Millisecond})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(executed()).To(Equal(90))
+		By("nothing said")
+		_, _, err = e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, []queue.Ref{runs[3].Ref}, nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(executed()).To(BeNumerically(">=", 60_090))
+	})
+
+	It("counts for a millisecond at least, so that its mean is known", func() {
+		run := e.one(uuid.New())
+		_, _, err := e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, []queue.Ref{run.Ref}, []time.Duration{time.Microsecond})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(executed()).To(Equal(1))
+	})
+
+	It("is refused when it is no time, with nothing changed", func() {
+		run := e.one(uuid.New())
+		for _, took := range [][]time.Duration{{-time.Second}, {1, 2}, {}} {
+			_, _, err := e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, []queue.Ref{run.Ref}, took)
+			Expect(err).To(MatchError(queue.ErrInvalidArgument), "%v", took)
+		}
+		for _, ms := range []string{"{NaN}", "{Infinity}", "{NULL}", "{1,2}", "{{1}}"} {
+			_, err := e.pool.Exec(e.ctx, `SELECT * FROM jobqueue.succeed_many('{abc}', '{1}', '{1}', p_execution_ms => $1::text::double precision[])`, ms)
+			Expect(err).To(MatchError(ContainSubstring("execution_ms")), ms)
+		}
+		Expect(e.job(run.ID).State).To(Equal(queue.StateRunning))
+	})
+})

@@ -4,25 +4,29 @@
 -- another session has locked: results must not hang on one job that somebody
 -- cancels in a transaction left open.
 
--- Marks runs as succeeded, their batches being locked.
-CREATE FUNCTION {{schema}}.mark_succeeded(p_keys bytea[], p_masks varbit[]) RETURNS void
+-- Marks runs as succeeded, their batches being locked. p_ms: for each, how long its
+-- runs took in all, or null for what has passed since their claim. At least a millisecond
+-- is counted, so that a mean is never 0, which would stand for nothing known.
+CREATE FUNCTION {{schema}}.mark_succeeded(p_keys bytea[], p_masks varbit[], p_ms double precision[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
     WITH m AS MATERIALIZED (
-        SELECT * FROM {{schema}}.places(p_keys, p_masks)
+        SELECT b.place, m.mask, m.ms
+        FROM unnest(p_keys, p_masks, p_ms) m (key, mask, ms)
+        CROSS JOIN LATERAL (SELECT x.ctid AS place FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
     ), done AS (
         UPDATE {{schema}}.batches b
         SET open = b.open & ~m.mask, succeeded = b.succeeded | m.mask,
             finished_at = CASE WHEN bit_count(b.open & ~m.mask) = 0 THEN v_now END
         FROM m WHERE b.ctid = m.place
-        RETURNING b.key, b.queue, b.started_at, b.finished_at, m.mask, bit_count(m.mask) AS runs
+        RETURNING b.key, b.queue, b.started_at, b.finished_at, m.mask, m.ms, bit_count(m.mask) AS runs
     ), timed AS (
         INSERT INTO {{schema}}.batch_ends (key, ended_at, runs) SELECT d.key, v_now, d.mask FROM done d WHERE d.finished_at IS NULL
     )
     INSERT INTO {{schema}}.tallies (queue, succeeded, execution_ms)
-    SELECT d.queue, sum(d.runs), sum(d.runs * greatest(extract(epoch FROM v_now - d.started_at)::double precision * 1000, 0))::bigint
+    SELECT d.queue, sum(d.runs), ceil(sum(coalesce(d.ms, d.runs * greatest(extract(epoch FROM v_now - d.started_at)::double precision * 1000, 0))))::bigint
     FROM done d GROUP BY d.queue;
 END $$;
 
@@ -36,7 +40,7 @@ BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     IF cardinality(v.keys) > 0 THEN
-        PERFORM {{schema}}.mark_succeeded(v.keys, v.masks);
+        PERFORM {{schema}}.mark_succeeded(v.keys, v.masks, NULL);
         RETURN QUERY
         SELECT i.id FROM unnest(v.keys, v.masks) m (key, mask)
         CROSS JOIN LATERAL (SELECT x.ids FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
@@ -48,7 +52,7 @@ COMMENT ON FUNCTION {{schema}}.succeed(bigint[], uuid[], uuid) IS
 
 -- The same for clients that finish many, at a cost per batch and not per run.
 CREATE FUNCTION {{schema}}.succeed_many(p_keys bytea[], p_runs varbit[], p_id_xors bigint[], p_worker uuid DEFAULT NULL,
-    p_skip_locked boolean DEFAULT false)
+    p_skip_locked boolean DEFAULT false, p_execution_ms double precision[] DEFAULT NULL)
 RETURNS TABLE (key bytea, runs varbit)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -56,6 +60,7 @@ SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqs
 DECLARE
     v_keys  bytea[];
     v_masks varbit[];
+    v_ms    double precision[];
 BEGIN
     PERFORM {{schema}}.check_array('keys', p_keys, 'an array of batch keys');
     PERFORM {{schema}}.check_array('runs', p_runs, 'an array of bit strings, one for each key');
@@ -66,6 +71,13 @@ BEGIN
         PERFORM {{schema}}.bad_argument('id_xors', 'an array of ' || cardinality(p_id_xors), format('as many as keys, which are %s', cardinality(p_keys)));
     ELSIF cardinality(p_keys) > 1 AND (SELECT count(DISTINCT k) FROM unnest(p_keys) k) < cardinality(p_keys) THEN
         PERFORM {{schema}}.bad_argument('keys', 'an array with a key twice', 'each key once');
+    ELSIF p_execution_ms IS NOT NULL THEN
+        PERFORM {{schema}}.check_array('execution_ms', p_execution_ms, 'null, or an array of numbers, one for each key');
+        IF cardinality(p_execution_ms) <> cardinality(p_keys) THEN
+            PERFORM {{schema}}.bad_argument('execution_ms', 'an array of ' || cardinality(p_execution_ms), format('as many as keys, which are %s', cardinality(p_keys)));
+        ELSIF 0 > ANY (p_execution_ms) OR 1e15 < ANY (p_execution_ms) THEN
+            PERFORM {{schema}}.bad_argument('execution_ms', p_execution_ms::text, '0 to 1e15 each');
+        END IF;
     END IF;
     v_keys := p_keys;
     IF p_skip_locked THEN
@@ -81,21 +93,21 @@ BEGIN
     -- A bit string is as long as its client saw fit: made as long as the batch's here,
     -- once.
     WITH f AS MATERIALIZED (
-        SELECT b.key, b.open, b.ids, m.id_xor, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
-        FROM unnest(p_keys, p_runs, p_id_xors) m (key, runs, id_xor)
+        SELECT b.key, b.open, b.ids, m.id_xor, m.ms, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
+        FROM unnest(p_keys, p_runs, p_id_xors, p_execution_ms) m (key, runs, id_xor, ms)
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
         WHERE m.key = ANY (v_keys) AND (p_worker IS NULL OR b.worker_id = p_worker)
     )
-    SELECT array_agg(f.key), array_agg(f.mask & f.open) INTO v_keys, v_masks FROM f
+    SELECT array_agg(f.key), array_agg(f.mask & f.open), array_agg(f.ms * bit_count(f.mask & f.open) / bit_count(f.mask)) INTO v_keys, v_masks, v_ms FROM f
     WHERE bit_count(f.mask & f.open) > 0
       AND f.id_xor = (SELECT bit_xor(i.id) FROM unnest(f.ids) WITH ORDINALITY i (id, n) WHERE get_bit(f.mask, (i.n - 1)::integer) = 1);
     IF v_keys IS NOT NULL THEN
-        PERFORM {{schema}}.mark_succeeded(v_keys, v_masks);
+        PERFORM {{schema}}.mark_succeeded(v_keys, v_masks, v_ms);
         RETURN QUERY SELECT m.key, m.runs FROM unnest(v_keys, v_masks) m (key, runs);
     END IF;
 END $$;
-COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid, boolean) IS
-'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. Errors: JQ005 bad argument.';
+COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid, boolean, double precision[]) IS
+'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. execution_ms: for each key, how many milliseconds its runs took in all, for the queue''s totals; null for the time since the claim, in which a job may have waited for its turn. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
