@@ -141,6 +141,6 @@ var _ = Describe("The history of a worker that comes back after its jobs were ta
 			defect{"mark_succeeded", "open = b.open & ~m.mask, succeeded", "succeeded"}),
 		// One of the two is taken back by the reaper, and looks stale then.
 		Entry("successes that are accepted and not written", []history.Rule{history.ResultLost, history.StaleWrite}, 2, (*world).fail,
-			defect{"succeed_many", `PERFORM "jobqueue".mark_succeeded(v_keys, v_masks);`, ""}),
+			defect{"succeed_many", `PERFORM "jobqueue".mark_succeeded(v_keys, v_masks, v_ms);`, ""}),
 	)
 })
