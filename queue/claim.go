@@ -73,6 +73,10 @@ type ClaimRequest struct {
 // is spent. A suspended queue yields none. Fewer than Limit, or none, is not an
 // error. Errors: ErrQueueNotFound, ErrWorkerQueue, ErrInvalidArgument.
 func (c *Client) Claim(ctx context.Context, db DB, req ClaimRequest) ([]Run, error) {
+	if err := cmp.Or(checkText("Queue", req.Queue), checkText("Pod", req.Pod), checkText("Kinds", req.Kinds...),
+		checkText("Alone", req.Alone...), checkLimit(req.Limit, 10_000)); err != nil {
+		return nil, wrap("claim", err)
+	}
 	var kinds any
 	if req.Kinds != nil {
 		kinds = req.Kinds

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -35,6 +36,9 @@ type AttemptError struct {
 // ListDead returns up to limit dead letters of the queue in order of id, those
 // after the id given; pass 0 for the first page, then the last id seen.
 func (c *Client) ListDead(ctx context.Context, db DB, queue string, limit int, after int64) ([]DeadJob, error) {
+	if err := cmp.Or(checkText("queue", queue), checkLimit(limit, 10_000)); err != nil {
+		return nil, wrap("list dead", err)
+	}
 	rows, err := db.Query(ctx, c.stmt.listDead, queue, limit, after)
 	if err != nil {
 		return nil, wrap("list dead", err)
@@ -64,6 +68,9 @@ func (c *Client) Requeue(ctx context.Context, db DB, queue string, ids []int64) 
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	if err := checkText("queue", queue); err != nil {
+		return nil, wrap("requeue", err)
+	}
 	found, err := queryIDs(ctx, db, len(ids), c.stmt.requeue, queue, ids)
 	return found, wrap("requeue", err)
 }
@@ -71,6 +78,9 @@ func (c *Client) Requeue(ctx context.Context, db DB, queue string, ids []int64) 
 // RequeueKind is Requeue for up to limit dead letters of a kind, the oldest
 // first; "" means any kind. Call again until it returns none for all of them.
 func (c *Client) RequeueKind(ctx context.Context, db DB, queue, kind string, limit int) ([]int64, error) {
+	if err := cmp.Or(checkText("queue", queue), checkText("kind", kind), checkLimit(limit, 100_000)); err != nil {
+		return nil, wrap("requeue", err)
+	}
 	var filter any
 	if kind != "" {
 		filter = kind
@@ -82,6 +92,9 @@ func (c *Client) RequeueKind(ctx context.Context, db DB, queue, kind string, lim
 // PurgeDead deletes up to limit dead letters of the queue that died longer ago
 // than olderThan (0: all), the oldest first, and returns how many.
 func (c *Client) PurgeDead(ctx context.Context, db DB, queue string, olderThan time.Duration, limit int) (int64, error) {
+	if err := cmp.Or(checkText("queue", queue), checkLimit(limit, 100_000)); err != nil {
+		return 0, wrap("purge dead", err)
+	}
 	var purged int64
 	err := db.QueryRow(ctx, c.stmt.purgeDead, queue, olderThan.Seconds(), limit).Scan(&purged)
 	return purged, wrap("purge dead", err)

@@ -43,6 +43,9 @@ func (c *Client) Enqueue(ctx context.Context, db DB, queue string, jobs ...NewJo
 	if len(jobs) == 0 {
 		return nil, nil
 	}
+	if err := checkText("queue", queue); err != nil {
+		return nil, wrap("enqueue", err)
+	}
 	args, err := enqueueArgs(queue, jobs)
 	if err != nil {
 		return nil, fmt.Errorf("queue: enqueue: %w", err)

@@ -49,9 +49,11 @@ var sentinels = map[string]error{
 	"JQ004": ErrPolicyStale,
 	"JQ005": ErrInvalidArgument,
 	"JQ006": ErrWorkerQueue,
-	"3F000": ErrSchemaMissing, // invalid_schema_name
-	"42883": ErrSchemaMissing, // undefined_function
-	"42P01": ErrSchemaMissing, // undefined_table
+	"22021": ErrInvalidArgument, // character_not_in_repertoire: text that is not UTF-8
+	"22008": ErrInvalidArgument, // datetime_field_overflow: a time beyond PostgreSQL's range
+	"3F000": ErrSchemaMissing,   // invalid_schema_name
+	"42883": ErrSchemaMissing,   // undefined_function
+	"42P01": ErrSchemaMissing,   // undefined_table
 }
 
 // payloadStates are the SQLSTATEs with which PostgreSQL refuses a payload as jsonb.

@@ -138,25 +138,46 @@ func (c *Client) Fail(ctx context.Context, db DB, worker uuid.UUID, failures []F
 	return outcomes, wrap("fail", rows.Err())
 }
 
-// Snooze puts runs off by delay without counting the attempt, and returns the
-// ids accepted. A delay of 0 makes them pending at once, behind those that wait.
-func (c *Client) Snooze(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, delay time.Duration) ([]int64, error) {
-	if len(refs) == 0 {
+// Snooze puts off a run.
+type Snooze struct {
+	Ref
+	// Delay is 0 to 100 years. 0 makes the job pending at once, behind those that wait.
+	Delay time.Duration
+}
+
+// Snooze puts runs off without counting the attempt, and returns the ids accepted.
+func (c *Client) Snooze(ctx context.Context, db DB, worker uuid.UUID, snoozes []Snooze) ([]int64, error) {
+	if len(snoozes) == 0 {
 		return nil, nil
 	}
-	ids, tokens := refArrays(refs)
-	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.snooze, ids, tokens, delay.Seconds(), workerArg(worker))
+	ids, tokens := make([]int64, len(snoozes)), make([]string, len(snoozes))
+	delays := make([]float64, len(snoozes))
+	for i, s := range snoozes {
+		ids[i], tokens[i], delays[i] = s.ID, s.Token.String(), s.Delay.Seconds()
+	}
+	accepted, err := queryIDs(ctx, db, len(ids), c.stmt.snooze, ids, tokens, delays, workerArg(worker))
 	return accepted, wrap("snooze", err)
 }
 
-// Discard finishes runs as discarded: refused by a business rule, which is not
-// a failure. It returns the ids accepted. The reason is kept with the job.
-func (c *Client) Discard(ctx context.Context, db DB, worker uuid.UUID, refs []Ref, reason string) ([]int64, error) {
-	if len(refs) == 0 {
+// Discard is a run's end by a business rule, which is neither a success nor a failure.
+type Discard struct {
+	Ref
+	// Reason is kept with the job. It is cut to 4,000 characters; what PostgreSQL cannot
+	// store is replaced, as in Failure.Error.
+	Reason string
+}
+
+// Discard finishes runs as discarded and returns the ids accepted.
+func (c *Client) Discard(ctx context.Context, db DB, worker uuid.UUID, discards []Discard) ([]int64, error) {
+	if len(discards) == 0 {
 		return nil, nil
 	}
-	ids, tokens := refArrays(refs)
-	accepted, err := queryIDs(ctx, db, len(refs), c.stmt.discard, ids, tokens, cleanText(reason), workerArg(worker))
+	ids, tokens := make([]int64, len(discards)), make([]string, len(discards))
+	reasons := make([]string, len(discards))
+	for i, d := range discards {
+		ids[i], tokens[i], reasons[i] = d.ID, d.Token.String(), cleanText(d.Reason)
+	}
+	accepted, err := queryIDs(ctx, db, len(ids), c.stmt.discard, ids, tokens, reasons, workerArg(worker))
 	return accepted, wrap("discard", err)
 }
 

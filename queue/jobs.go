@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,6 +81,10 @@ func (c *Client) Get(ctx context.Context, db DB, id int64) (Job, error) {
 // List returns jobs by falling id. It is meant for people: its cost grows with
 // the number of jobs that the filter passes over.
 func (c *Client) List(ctx context.Context, db DB, req ListRequest) ([]Job, error) {
+	if err := cmp.Or(checkText("Queue", req.Queue), checkText("State", string(req.State)), checkText("Kind", req.Kind),
+		checkLimit(req.Limit, 10_000)); err != nil {
+		return nil, wrap("list jobs", err)
+	}
 	limit := req.Limit
 	if limit == 0 {
 		limit = 100

@@ -9,11 +9,11 @@ import (
 
 // Heartbeat is what a heartbeat learns.
 type Heartbeat struct {
-	// Lost are the ids among those held that this worker does not own any
-	// more: their lease was taken back, or the job was cancelled, or it was
+	// Lost are the tokens of those runs among the held that are not this worker's
+	// any more: their lease was taken back, or the job was cancelled, or it was
 	// finished while the heartbeat was under way. Cancel their handlers and
-	// drop their results; ids the caller has finished meanwhile mean nothing.
-	Lost []int64
+	// drop their results; runs that the caller has finished meanwhile mean nothing.
+	Lost []uuid.UUID
 	// LeaseExpiresAt is when the renewed lease ends unless renewed again, and
 	// Now the time of the heartbeat, both by the database's clock: subtract
 	// them rather than comparing with a local clock.
@@ -27,13 +27,24 @@ type Heartbeat struct {
 // whatever the number of jobs. A worker that was removed because its lease had
 // run out is registered anew. Errors: ErrQueueNotFound, ErrWorkerQueue.
 func (c *Client) Heartbeat(ctx context.Context, db DB, worker uuid.UUID, queue string, held []Ref) (Heartbeat, error) {
+	if err := checkText("queue", queue); err != nil {
+		return Heartbeat{}, wrap("heartbeat", err)
+	}
 	ids, tokens := refArrays(held)
 	var hb Heartbeat
+	var lost []string
 	var policy []byte
 	err := db.QueryRow(ctx, c.stmt.heartbeat, worker.String(), queue, ids, tokens).
-		Scan(&hb.Lost, &hb.LeaseExpiresAt, &hb.Now, &policy)
+		Scan(&lost, &hb.LeaseExpiresAt, &hb.Now, &policy)
 	if err != nil {
 		return Heartbeat{}, wrap("heartbeat", err)
+	}
+	for _, text := range lost {
+		token, err := uuid.Parse(text)
+		if err != nil {
+			return Heartbeat{}, wrap("heartbeat", err)
+		}
+		hb.Lost = append(hb.Lost, token)
 	}
 	hb.Policy, err = parsePolicy(policy)
 	return hb, wrap("heartbeat", err)

@@ -20,17 +20,31 @@ import (
 // A notification only says that there may be something to claim. One may be
 // missed, so poll as well, if more slowly.
 func (c *Client) Listen(ctx context.Context, conn *pgx.Conn, wake func(queue string)) error {
-	if _, err := conn.Exec(ctx, "LISTEN "+c.quoted, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return wrap("listen", err)
+	if err := c.Subscribe(ctx, conn); err != nil {
+		return err
 	}
 	wake("")
+	return c.Follow(ctx, conn, wake)
+}
+
+// Subscribe has the connection receive notifications from now on. With Follow it does what
+// Listen does, for those who want to use the connection for other calls in between.
+func (c *Client) Subscribe(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "LISTEN "+c.quoted, pgx.QueryExecModeSimpleProtocol)
+	return wrap("listen", err)
+}
+
+// Follow calls wake, as Listen does, with what a subscribed connection has received and
+// receives, until ctx is done or the connection fails; it returns that error, never nil. When
+// ctx is done, the connection is whole and still subscribed.
+func (c *Client) Follow(ctx context.Context, conn *pgx.Conn, wake func(queue string)) error {
 	for {
 		n, err := conn.WaitForNotification(ctx)
+		if n != nil && n.Channel == c.schema {
+			wake(n.Payload)
+		}
 		if err != nil {
 			return wrap("listen", err)
-		}
-		if n.Channel == c.schema {
-			wake(n.Payload)
 		}
 	}
 }

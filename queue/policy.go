@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,6 +68,9 @@ func DefaultPolicy() Policy {
 // the same generation again is accepted. Values out of range are refused with
 // ErrInvalidArgument, each naming the field, its value and what is allowed.
 func (c *Client) SetPolicy(ctx context.Context, db DB, queue string, p Policy) error {
+	if err := cmp.Or(checkText("queue", queue), checkText("Owner", p.Owner)); err != nil {
+		return wrap("set policy", err)
+	}
 	raw, err := json.Marshal(policyToWire(p))
 	if err != nil {
 		return wrap("set policy", err)

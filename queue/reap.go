@@ -1,6 +1,9 @@
 package queue
 
-import "context"
+import (
+	"cmp"
+	"context"
+)
 
 // ReapRequest says what to reap.
 type ReapRequest struct {
@@ -38,6 +41,9 @@ type ReapResult struct {
 // jobs that are due, and, if asked, applies retention. It never waits for a
 // job that someone else has locked; any number of reapers may run at once.
 func (c *Client) Reap(ctx context.Context, db DB, req ReapRequest) (ReapResult, error) {
+	if err := cmp.Or(checkText("Queue", req.Queue), checkText("Kinds", req.Kinds...), checkLimit(req.Limit, 100_000)); err != nil {
+		return ReapResult{}, wrap("reap", err)
+	}
 	var queue any
 	if req.Queue != "" {
 		queue = req.Queue

@@ -107,37 +107,7 @@ func (e *engine) want() int {
 		ahead = e.pace.ahead(e.cfg.Slots, 2*batch)
 	}
 	e.backlog.setAhead(ahead)
-	return min(e.backlog.room(), batch, e.claimable.limit(batch))
-}
-
-// claimable bounds claims while larger ones do not come back within claimTimeout, as
-// those of large payloads over a slow network: asked for again as they were, they never
-// would. The zero value bounds nothing. Only the claim loop uses it.
-type claimable struct {
-	most int // 0: no bound
-}
-
-// limit is how many jobs to ask for at most, given how many a claim may bring.
-func (c *claimable) limit(batch int) int {
-	if c.most == 0 {
-		return batch
-	}
-	return c.most
-}
-
-// late notes that a claim of so many jobs was cut off.
-func (c *claimable) late(limit int) { c.most = max(limit/2, 1) }
-
-// inTime notes that a claim came back with so many jobs. One that brought fewer than the
-// bound says nothing of it. The bound grows while claims are far from their
-// limit.
-func (c *claimable) inTime(took time.Duration, got int) {
-	if c.most == 0 || got < c.most || took > claimTimeout/4 {
-		return
-	}
-	if c.most *= 2; c.most > maxClaim {
-		c.most = 0
-	}
+	return min(e.backlog.room(), e.claimable.limit(batch))
 }
 
 // claim claims up to limit jobs and hands them to the slots.
@@ -148,15 +118,20 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 	// brings is given back below, instead of running unknown until its lease is over.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	runs, err := e.client.Claim(call, e.pool, queue.ClaimRequest{
-		Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds, Alone: e.alone(),
+	var runs []queue.Run
+	err := e.conns.do(call, func(db queue.DB) (err error) {
+		sent = time.Now()
+		runs, err = e.client.Claim(call, db, queue.ClaimRequest{
+			Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds, Alone: e.alone(),
+		})
+		return err
 	})
 	took := time.Since(sent)
 	e.metrics.claimed(limit, len(runs), took, err)
-	if call.Err() != nil {
-		e.claimable.late(limit)
-	}
 	if err != nil {
+		if tookTooLong(err) {
+			e.claimable.late(limit)
+		}
 		if mayHaveCommitted(err) {
 			// It may have claimed jobs that nobody here knows of.
 			id.retire()

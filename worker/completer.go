@@ -16,8 +16,8 @@ import (
 type settler interface {
 	Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref, took []time.Duration) (accepted, locked []int64, err error)
 	Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error)
-	Snooze(ctx context.Context, worker uuid.UUID, refs []queue.Ref, delay time.Duration) ([]int64, error)
-	Discard(ctx context.Context, worker uuid.UUID, refs []queue.Ref, reason string) ([]int64, error)
+	Snooze(ctx context.Context, worker uuid.UUID, snoozes []queue.Snooze) ([]int64, error)
+	Discard(ctx context.Context, worker uuid.UUID, discards []queue.Discard) ([]int64, error)
 	Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error)
 }
 
@@ -58,6 +58,7 @@ type completer struct {
 	turn    func() // the loop turns
 
 	backoff backoff
+	sizes   bound // of statements
 
 	mu      sync.Mutex
 	pending []*result // to be written next
@@ -74,6 +75,7 @@ func newCompleter(store settler, log *slog.Logger, m *metrics, wrote, turn func(
 	c := &completer{
 		store: store, log: log, metrics: m, wrote: wrote, turn: turn,
 		backoff: backoff{base: 100 * time.Millisecond, ceiling: 2 * time.Second},
+		sizes:   bound{timeout: writeTimeout, ceiling: maxWrite},
 		changed: make(chan struct{}, 1),
 	}
 	c.settled.L = &c.mu
@@ -211,7 +213,7 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 		}
 	}
 	c.single = false
-	if n := min(len(c.pending), maxWrite); n > 0 {
+	if n := c.sizes.limit(min(len(c.pending), maxWrite)); n > 0 {
 		batch = append(batch, c.pending[:n]...)
 		rest := copy(c.pending, c.pending[n:])
 		clear(c.pending[rest:])
@@ -342,17 +344,21 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 			}
 		}
 	case actSnooze:
-		ids, err = c.store.Snooze(ctx, worker, refsOf(same), same[0].delay)
+		ids, err = c.store.Snooze(ctx, worker, snoozesOf(same))
 		note(ids, outcomeSnoozed)
 	case actDiscard:
-		ids, err = c.store.Discard(ctx, worker, refsOf(same), same[0].text)
+		ids, err = c.store.Discard(ctx, worker, discardsOf(same))
 		note(ids, outcomeDiscarded)
 	case actRelease:
 		ids, err = c.store.Release(ctx, worker, refsOf(same))
 		note(ids, outcomeReleased)
 	}
-	c.metrics.wrote(len(same), time.Since(begun), err)
+	took := time.Since(begun)
+	c.metrics.wrote(len(same), took, err)
 	if err != nil {
+		if tookTooLong(err) {
+			c.sizes.late(len(same))
+		}
 		unsure := mayHaveCommitted(err)
 		for _, r := range same {
 			r.tries++
@@ -360,6 +366,7 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 		}
 		return err
 	}
+	c.sizes.inTime(took, len(same))
 	wait := make(map[int64]bool, len(locked))
 	for _, id := range locked {
 		wait[id] = true

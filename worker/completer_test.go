@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -55,6 +56,15 @@ func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
 	return accepted, nil
 }
 
+// note says more of a result that was accepted.
+func (f *fakeSettler) note(id int64, what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done[id] != "" {
+		f.done[id] = what
+	}
+}
+
 func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref, _ []time.Duration) (accepted, locked []int64, err error) {
 	var free []queue.Ref
 	f.mu.Lock()
@@ -71,12 +81,28 @@ func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref, 
 	return accepted, locked, err
 }
 
-func (f *fakeSettler) Snooze(_ context.Context, _ uuid.UUID, refs []queue.Ref, d time.Duration) ([]int64, error) {
-	return f.write("snoozed "+d.String(), refs)
+func (f *fakeSettler) Snooze(_ context.Context, _ uuid.UUID, snoozes []queue.Snooze) ([]int64, error) {
+	var refs []queue.Ref
+	for _, s := range snoozes {
+		refs = append(refs, s.Ref)
+	}
+	ids, err := f.write("snoozed", refs)
+	for _, s := range snoozes {
+		f.note(s.ID, "snoozed "+s.Delay.String())
+	}
+	return ids, err
 }
 
-func (f *fakeSettler) Discard(_ context.Context, _ uuid.UUID, refs []queue.Ref, reason string) ([]int64, error) {
-	return f.write("discarded "+reason, refs)
+func (f *fakeSettler) Discard(_ context.Context, _ uuid.UUID, discards []queue.Discard) ([]int64, error) {
+	var refs []queue.Ref
+	for _, d := range discards {
+		refs = append(refs, d.Ref)
+	}
+	ids, err := f.write("discarded", refs)
+	for _, d := range discards {
+		f.note(d.ID, "discarded "+d.Reason)
+	}
+	return ids, err
 }
 
 func (f *fakeSettler) Release(_ context.Context, _ uuid.UUID, refs []queue.Ref) ([]int64, error) {
@@ -162,6 +188,33 @@ func TestCompleterGathersWhileOneWriteIsUnderWay(t *testing.T) {
 	}
 	if n := len(results[0].held.identity.jobs); n != 0 {
 		t.Errorf("%d jobs are still held", n)
+	}
+}
+
+// Results too many for one statement's time limit are written in smaller ones.
+func TestCompleterHalvesWhatTakesTooLong(t *testing.T) {
+	f := &fakeSettler{fail: func(ids []int64) error {
+		if len(ids) > 300 {
+			return fmt.Errorf("queue: succeed: %w", context.DeadlineExceeded)
+		}
+		return nil
+	}}
+	c := startCompleter(t, f)
+	ids := make([]int64, 1000)
+	for i := range ids {
+		ids[i] = int64(i)
+	}
+	c.add(succeedAll(ids...)...)
+	flushed(t, c)
+	var sizes []int
+	for _, b := range f.batches[:3] {
+		sizes = append(sizes, len(b))
+	}
+	if diff := cmp.Diff([]int{1000, 500, 250}, sizes); diff != "" {
+		t.Errorf("sizes of the first writes (-want +got):\n%s", diff)
+	}
+	if n := len(f.done); n != len(ids) {
+		t.Errorf("%d results are written, want %d", n, len(ids))
 	}
 }
 

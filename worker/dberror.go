@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -9,10 +10,26 @@ import (
 // mayHaveCommitted is true when a statement that failed with err may have taken
 // effect all the same. PostgreSQL rolls back a statement that it answers with an
 // ERROR; a FATAL may end the session between the commit and its answer, as a
-// severed connection and a timeout may.
+// severed connection and a timeout may. One that found no connection has done nothing.
 func mayHaveCommitted(err error) bool {
 	var connect *pgconn.ConnectError
-	return err != nil && !errors.As(err, &connect) && !pgconn.SafeToRetry(err) && !isAnswer(err)
+	return err != nil && !isUnsent(err) && !errors.As(err, &connect) && !pgconn.SafeToRetry(err) && !isAnswer(err)
+}
+
+// isUnsent is true for a statement for which there was no connection.
+func isUnsent(err error) bool {
+	var unsent *notSentError
+	return errors.As(err, &unsent)
+}
+
+// tookTooLong is true for a statement that was cut off while it ran, by our time limit or
+// by the server's (statement_timeout).
+func tookTooLong(err error) bool {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return server.Code == "57014"
+	}
+	return errors.Is(err, context.DeadlineExceeded) && !isUnsent(err)
 }
 
 // isAnswer is true for an error that the database has answered with, and went on.

@@ -17,6 +17,7 @@ func TestDatabaseErrors(t *testing.T) {
 	cases := map[string]struct {
 		err                     error
 		wantCommitted, wantData bool
+		wantLate                bool
 	}{
 		"none":                    {},
 		"statement failed":        {err: server("ERROR", "40001")},
@@ -25,7 +26,9 @@ func TestDatabaseErrors(t *testing.T) {
 		"row locked":              {err: server("ERROR", "55P03"), wantData: true},
 		"session ended":           {err: server("FATAL", "57P01"), wantCommitted: true},
 		"connection broken":       {err: fmt.Errorf("read: %w", io.ErrUnexpectedEOF), wantCommitted: true},
-		"timed out":               {err: context.DeadlineExceeded, wantCommitted: true},
+		"timed out":               {err: context.DeadlineExceeded, wantCommitted: true, wantLate: true},
+		"statement_timeout":       {err: server("ERROR", "57014"), wantLate: true},
+		"no connection in time":   {err: fmt.Errorf("claim: %w", &notSentError{context.DeadlineExceeded})},
 		"never connected":         {err: fmt.Errorf("claim: %w", &pgconn.ConnectError{Config: &pgconn.Config{}})},
 		"something else":          {err: errors.New("?"), wantCommitted: true},
 	}
@@ -36,6 +39,9 @@ func TestDatabaseErrors(t *testing.T) {
 			}
 			if got := concernsData(tc.err); got != tc.wantData {
 				t.Errorf("concernsData is %t, want %t", got, tc.wantData)
+			}
+			if got := tookTooLong(tc.err); got != tc.wantLate {
+				t.Errorf("tookTooLong is %t, want %t", got, tc.wantLate)
 			}
 		})
 	}

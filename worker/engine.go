@@ -26,6 +26,7 @@ const (
 type engine struct {
 	cfg      Config
 	pool     *pgxpool.Pool
+	conns    *conns
 	client   *queue.Client
 	log      *slog.Logger
 	metrics  *metrics
@@ -37,7 +38,7 @@ type engine struct {
 	identities *identities
 	backlog    *backlog
 	pace       *pace
-	claimable  claimable
+	claimable  bound // the size of claims
 	completer  *completer
 	current    []atomic.Pointer[held] // the run in each slot
 	begun      atomic.Int64           // handlers started so far
@@ -55,16 +56,16 @@ type engine struct {
 
 func newEngine(w *Worker, kinds []string) *engine {
 	e := &engine{
-		cfg: w.cfg, pool: w.pool, client: w.client, log: w.log, metrics: w.metrics, health: w.health,
+		cfg: w.cfg, pool: w.pool, conns: newConns(w.pool), client: w.client, log: w.log, metrics: w.metrics, health: w.health,
 		handlers: w.handlers, kinds: kinds,
-		identities: newIdentities(), backlog: newBacklog(), pace: &pace{},
+		identities: newIdentities(), backlog: newBacklog(), pace: &pace{}, claimable: bound{timeout: claimTimeout, ceiling: maxClaim},
 		current: make([]atomic.Pointer[held], w.cfg.Slots),
 		woken:   make(chan struct{}, 1), beatNow: make(chan struct{}, 1),
 		stuck: make(chan struct{}), recycle: make(chan struct{}),
 	}
 	policy := queue.DefaultPolicy()
 	e.policy.Store(&policy)
-	e.completer = newCompleter(clientSettler{w.client, w.pool}, w.log, w.metrics,
+	e.completer = newCompleter(clientSettler{w.client, e.conns}, w.log, w.metrics,
 		e.backlog.nudge, func() { w.health.turn("completion") })
 	w.metrics.watch(w.registry, w.cfg.Queue, gauges{
 		slots:   func() int { return w.cfg.Slots },
@@ -173,28 +174,48 @@ func (e *engine) wake() {
 	}
 }
 
-// clientSettler binds the queue's client to a pool.
+// clientSettler binds the queue's client to the connections.
 type clientSettler struct {
 	client *queue.Client
-	db     queue.DB
+	conns  *conns
 }
 
 func (s clientSettler) Succeed(ctx context.Context, worker uuid.UUID, refs []queue.Ref, took []time.Duration) (accepted, locked []int64, err error) {
-	return s.client.TrySucceed(ctx, s.db, worker, refs, took)
+	err = s.conns.do(ctx, func(db queue.DB) error {
+		accepted, locked, err = s.client.TrySucceed(ctx, db, worker, refs, took)
+		return err
+	})
+	return accepted, locked, err
 }
 
-func (s clientSettler) Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error) {
-	return s.client.Fail(ctx, s.db, worker, failures)
+func (s clientSettler) Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) (outcomes []queue.FailOutcome, err error) {
+	err = s.conns.do(ctx, func(db queue.DB) error {
+		outcomes, err = s.client.Fail(ctx, db, worker, failures)
+		return err
+	})
+	return outcomes, err
 }
 
-func (s clientSettler) Snooze(ctx context.Context, worker uuid.UUID, refs []queue.Ref, delay time.Duration) ([]int64, error) {
-	return s.client.Snooze(ctx, s.db, worker, refs, delay)
+func (s clientSettler) Snooze(ctx context.Context, worker uuid.UUID, snoozes []queue.Snooze) (accepted []int64, err error) {
+	err = s.conns.do(ctx, func(db queue.DB) error {
+		accepted, err = s.client.Snooze(ctx, db, worker, snoozes)
+		return err
+	})
+	return accepted, err
 }
 
-func (s clientSettler) Discard(ctx context.Context, worker uuid.UUID, refs []queue.Ref, reason string) ([]int64, error) {
-	return s.client.Discard(ctx, s.db, worker, refs, reason)
+func (s clientSettler) Discard(ctx context.Context, worker uuid.UUID, discards []queue.Discard) (accepted []int64, err error) {
+	err = s.conns.do(ctx, func(db queue.DB) error {
+		accepted, err = s.client.Discard(ctx, db, worker, discards)
+		return err
+	})
+	return accepted, err
 }
 
-func (s clientSettler) Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error) {
-	return s.client.Release(ctx, s.db, worker, refs)
+func (s clientSettler) Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) (accepted []int64, err error) {
+	err = s.conns.do(ctx, func(db queue.DB) error {
+		accepted, err = s.client.Release(ctx, db, worker, refs)
+		return err
+	})
+	return accepted, err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
@@ -112,7 +114,12 @@ func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
 		refs[i] = h.Ref
 	}
 	sent := time.Now()
-	hb, err := e.client.Heartbeat(call, e.pool, id.id, e.cfg.Queue, refs)
+	var hb queue.Heartbeat
+	err := e.conns.keep(call, func(db queue.DB) (err error) {
+		sent = time.Now()
+		hb, err = e.client.Heartbeat(call, db, id.id, e.cfg.Queue, refs)
+		return err
+	})
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -137,7 +144,11 @@ func (e *engine) disown(ctx context.Context, id *identity) error {
 	}
 	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	back, err := e.client.Disown(call, e.pool, id.id, refs)
+	var back []int64
+	err := e.conns.do(call, func(db queue.DB) (err error) {
+		back, err = e.client.Disown(call, db, id.id, refs)
+		return err
+	})
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -168,7 +179,8 @@ func (e *engine) unregister(ctx context.Context, id *identity) error {
 		}
 		return id.unheld(call)
 	}
-	if err := e.client.Unregister(call, e.pool, id.id); err != nil {
+	err := e.conns.do(call, func(db queue.DB) error { return e.client.Unregister(call, db, id.id) })
+	if err != nil {
 		id.freeRow()
 		e.log.Warn("worker row not removed, trying again", "worker", id.id, "error", err)
 		return err
@@ -180,16 +192,16 @@ func (e *engine) unregister(ctx context.Context, id *identity) error {
 
 // lose cancels the handlers of those jobs that the database says are lost. A job
 // that was settled while the heartbeat was under way is not.
-func (e *engine) lose(jobs []*held, ids []int64) {
-	if len(ids) == 0 {
+func (e *engine) lose(jobs []*held, tokens []uuid.UUID) {
+	if len(tokens) == 0 {
 		return
 	}
-	lost := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		lost[id] = true
+	lost := make(map[uuid.UUID]bool, len(tokens))
+	for _, token := range tokens {
+		lost[token] = true
 	}
 	for _, h := range jobs {
-		if !lost[h.ID] || !h.lose() {
+		if !lost[h.Token] || !h.lose() {
 			continue
 		}
 		h.identity.remove(h)

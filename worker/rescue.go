@@ -35,7 +35,11 @@ func (e *engine) rescue(ctx context.Context) {
 	var returned, buried, workers int64
 	for range rescueLoops {
 		call, cancel := context.WithTimeout(ctx, reapTimeout)
-		r, err := e.client.Reap(call, e.pool, queue.ReapRequest{Queue: e.cfg.Queue, Kinds: e.kinds, Limit: rescueBatch})
+		var r queue.ReapResult
+		err := e.conns.do(call, func(db queue.DB) (err error) {
+			r, err = e.client.Reap(call, db, queue.ReapRequest{Queue: e.cfg.Queue, Kinds: e.kinds, Limit: rescueBatch})
+			return err
+		})
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {

@@ -106,19 +106,6 @@ func ending(h *held, err error, succeeded, interrupted bool) result {
 type group struct {
 	worker uuid.UUID
 	action action
-	delay  time.Duration
-	reason string
-}
-
-func (r *result) group() group {
-	g := group{worker: r.held.identity.id, action: r.action}
-	switch r.action {
-	case actSnooze:
-		g.delay = r.delay
-	case actDiscard:
-		g.reason = r.text
-	}
-	return g
 }
 
 // grouped splits results by statement, keeping their order.
@@ -126,7 +113,7 @@ func grouped(results []*result) [][]*result {
 	var groups [][]*result
 	index := map[group]int{}
 	for _, r := range results {
-		key := r.group()
+		key := group{worker: r.held.identity.id, action: r.action}
 		at, ok := index[key]
 		if !ok {
 			at = len(groups)
@@ -152,6 +139,22 @@ func tookOf(results []*result) []time.Duration {
 		took[i] = r.took
 	}
 	return took
+}
+
+func snoozesOf(results []*result) []queue.Snooze {
+	snoozes := make([]queue.Snooze, len(results))
+	for i, r := range results {
+		snoozes[i] = queue.Snooze{Ref: r.held.Ref, Delay: r.delay}
+	}
+	return snoozes
+}
+
+func discardsOf(results []*result) []queue.Discard {
+	discards := make([]queue.Discard, len(results))
+	for i, r := range results {
+		discards[i] = queue.Discard{Ref: r.held.Ref, Reason: r.text}
+	}
+	return discards
 }
 
 func failuresOf(results []*result) []queue.Failure {

@@ -23,11 +23,11 @@ type JobQueueStatus struct {
 
 	// Worker pods that exist.
 	// +optional
-	Replicas int32 `json:"replicas,omitempty"`
+	Replicas int32 `json:"replicas"`
 
 	// Worker pods that are ready to claim.
 	// +optional
-	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	ReadyReplicas int32 `json:"readyReplicas"`
 
 	// Label selector of the worker pods, for /scale.
 	// +optional

@@ -16,9 +16,12 @@ import (
 // claimSize is how many jobs pgbench claims at once, as a worker does by default.
 var claimSize = queue.DefaultPolicy().BatchSize
 
-// Scripts for pgbench that claim and finish, and do nothing else. Payloads stay in the
-// database. In pgbench a variable stands for its text, in quotes too.
+// Scripts for pgbench that claim and finish, and do nothing else. In pgbench a variable
+// stands for its text, in quotes too. With byBatchAndPayload, pgbench is sent what a worker
+// cannot do without; with the others, payloads stay in the database.
 var (
+	byBatchAndPayload = strings.Replace(batchByBatch, "\nFROM jobqueue.claim_many",
+		",\nstring_agg(ids::text, ' ') AS ids, string_agg(kinds::text, ' ') AS kinds, string_agg(payloads::text, ' ') AS payloads\nFROM jobqueue.claim_many", 1)
 	runByRun = fmt.Sprintf(`SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens
 FROM jobqueue.claim('bench', '00000000-0000-4000-8000-00000000001:client_id', %d, NULL, 'pgbench', '{}') \gset
 SELECT count(*) FROM jobqueue.succeed(':ids', ':tokens');
@@ -37,6 +40,8 @@ var ceilings = []struct {
 }{
 	{"claim_many, succeed_many, 1 connection", batchByBatch, 1},
 	{"claim_many, succeed_many, 2 connections", batchByBatch, 2},
+	{"the same with ids, kinds and payloads sent, 1 connection", byBatchAndPayload, 1},
+	{"the same with ids, kinds and payloads sent, 2 connections", byBatchAndPayload, 2},
 	{"claim, succeed, 1 connection", runByRun, 1},
 	{"claim, succeed, 2 connections", runByRun, 2},
 }

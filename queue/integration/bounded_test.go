@@ -92,6 +92,14 @@ var _ = Describe("bounded costs (Q15, Q16)", func() {
 		}).Should(BeTrue())
 	})
 
+	It("writes no mark where a claim has walked over many jobs of kinds that it does not want, all of them alive", func() {
+		e.exec(insertJobs, 50_000, 0, "pending", "0")
+		for range 20 {
+			Expect(e.exec(`SELECT jobqueue.claim('q', $1, 10, ARRAY['other'])`, worker)).To(BeZero())
+		}
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.marks`)).To(BeZero())
+	})
+
 	It("has a session keep its memory once it claims by the hundred, and no other", func() {
 		e := newEnv(nil)
 		session, err := e.connect(nil).Acquire(e.ctx)

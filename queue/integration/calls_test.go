@@ -68,7 +68,7 @@ var calls = []call{
 	{function: "succeed_many", with: "a row of 200", prepare: whole(200, true), sql: `SELECT jobqueue.succeed_many($1, $2::text[]::varbit[], $3)`, clean: 30},
 	{function: "fail", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.fail($1, $2::text[]::uuid[], array_fill('boom'::text, '{20}'))`, clean: 640},
 	{function: "fail", with: "20 for good", prepare: running(20, false), sql: `SELECT jobqueue.fail($1, $2::text[]::uuid[], array_fill('boom'::text, '{20}'), array_fill(true, '{20}'))`, clean: 600},
-	{function: "snooze", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.snooze($1, $2::text[]::uuid[], 60)`, clean: 640},
+	{function: "snooze", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.snooze($1, $2::text[]::uuid[], array_fill(60::double precision, ARRAY[20]))`, clean: 640},
 	{function: "discard", with: "20", prepare: running(20, false), sql: `SELECT jobqueue.discard($1, $2::text[]::uuid[])`, clean: 560},
 
 	// A job that does not wait is looked for among the batches by their spans, twice:

@@ -178,7 +178,7 @@ var _ = Describe("many workers at once (T1, T2)", func() {
 						_, err := e.c.Fail(e.ctx, e.pool, worker, failures)
 						Expect(err).NotTo(HaveOccurred())
 					case 2:
-						_, err := e.c.Snooze(e.ctx, e.pool, worker, all, time.Duration(rng.IntN(2))*time.Second)
+						_, err := e.c.Snooze(e.ctx, e.pool, worker, snoozes(time.Duration(rng.IntN(2))*time.Second, all...))
 						Expect(err).NotTo(HaveOccurred())
 					case 3:
 						_, err := e.c.Release(e.ctx, e.pool, worker, all)

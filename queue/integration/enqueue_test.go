@@ -116,7 +116,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		e.enqueue(1, func(_ int, j *queue.NewJob) { j.Payload = strings.Repeat("x", 998) })
 		_, err := e.c.Enqueue(e.ctx, e.pool, "q", queue.NewJob{Kind: "fine"}, queue.NewJob{Kind: "big", Payload: strings.Repeat("x", 999)})
 		Expect(err).To(MatchError(queue.ErrPayloadTooLarge))
-		Expect(err).To(MatchError(ContainSubstring(`payload of kind "big" has 1001 bytes; queue "q" allows at most 1000`)))
+		Expect(err).To(MatchError(ContainSubstring(`payloads[2] of kind "big" has 1001 bytes; queue "q" allows at most 1000`)))
 		_, err = e.pool.Exec(e.ctx, `SELECT jobqueue.enqueue('q', 'big', to_jsonb(repeat('x', 999)))`)
 		Expect(err).To(MatchError(ContainSubstring("has 1001 bytes")))
 		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs`)).To(Equal(1), "all are added or none")

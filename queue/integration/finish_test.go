@@ -28,7 +28,7 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		e.enqueue(4)
 		runs := e.claim(worker, 3)
 		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
-		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "no such customer")).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, discards("no such customer", runs[1].Ref))).To(HaveLen(1))
 		pending := runs[2].ID + 1
 		Expect(e.c.Cancel(e.ctx, e.pool, []int64{runs[2].ID, pending, 1 << 60}, "by hand")).To(ConsistOf(runs[2].ID, pending))
 
@@ -66,7 +66,7 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		for _, f := range []func() (int, error){
 			func() (int, error) { a, err := e.c.Succeed(e.ctx, e.pool, worker, nil); return len(a), err },
 			func() (int, error) { a, err := e.c.Fail(e.ctx, e.pool, worker, nil); return len(a), err },
-			func() (int, error) { a, err := e.c.Snooze(e.ctx, e.pool, worker, nil, 0); return len(a), err },
+			func() (int, error) { a, err := e.c.Snooze(e.ctx, e.pool, worker, nil); return len(a), err },
 			func() (int, error) { a, err := e.c.Release(e.ctx, e.pool, worker, nil); return len(a), err },
 			func() (int, error) { a, err := e.c.Cancel(e.ctx, e.pool, nil, ""); return len(a), err },
 		} {
@@ -162,16 +162,34 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 	It("snoozes without spending an attempt", func() {
 		ids := e.enqueue(2)
 		runs := e.claim(worker, 2)
-		Expect(e.c.Snooze(e.ctx, e.pool, worker, refs(runs[0]), time.Hour)).To(Equal(ids[:1]))
-		Expect(e.c.Snooze(e.ctx, e.pool, worker, refs(runs[1]), 0)).To(Equal(ids[1:]))
+		Expect(e.c.Snooze(e.ctx, e.pool, worker, snoozes(time.Hour, runs[0].Ref))).To(Equal(ids[:1]))
+		Expect(e.c.Snooze(e.ctx, e.pool, worker, snoozes(0, runs[1].Ref))).To(Equal(ids[1:]))
 		Expect(e.job(ids[0]).State).To(Equal(queue.StateScheduled))
 		Expect(e.job(ids[1]).State).To(Equal(queue.StatePending))
 		e.due()
 		for _, run := range e.claim(worker, 2) {
 			Expect(run.Attempt).To(Equal(1))
 		}
-		_, err := e.c.Snooze(e.ctx, e.pool, worker, refs(runs[0]), -time.Second)
+		_, err := e.c.Snooze(e.ctx, e.pool, worker, snoozes(-time.Second, runs[0].Ref))
 		Expect(err).To(MatchError(queue.ErrInvalidArgument))
+	})
+
+	It("gives each of many runs its own delay or reason, whatever else names its job or its token", func() {
+		ids := e.enqueue(4)
+		runs := e.claim(worker, 4)
+		swapped := queue.Ref{ID: runs[1].ID, Token: runs[0].Token}
+		forged := queue.Ref{ID: runs[1].ID, Token: uuid.New()}
+		put := []queue.Snooze{{Ref: swapped, Delay: time.Second}, {Ref: forged, Delay: 2 * time.Second},
+			{Ref: runs[1].Ref, Delay: time.Hour}, {Ref: runs[0].Ref, Delay: time.Minute}, {Ref: runs[0].Ref, Delay: time.Second}}
+		Expect(e.c.Snooze(e.ctx, e.pool, worker, put)).To(ConsistOf(ids[:2]))
+		in := func(id int64) float64 {
+			return query[float64](e, `SELECT extract(epoch FROM available_at - clock_timestamp())::double precision FROM jobqueue.waiting WHERE id = $1`, id)
+		}
+		Expect(in(ids[0])).To(BeNumerically("~", 60, 5))
+		Expect(in(ids[1])).To(BeNumerically("~", 3600, 5))
+
+		Expect(e.c.Discard(e.ctx, e.pool, worker, []queue.Discard{{Ref: runs[3].Ref, Reason: "fourth"}, {Ref: runs[2].Ref, Reason: "third"}})).To(ConsistOf(ids[2:]))
+		Expect([]string{e.job(ids[2]).Reason, e.job(ids[3]).Reason}).To(Equal([]string{"third", "fourth"}))
 	})
 
 	It("does not overflow the backoff, and spreads it by the jitter", func() {
@@ -200,7 +218,7 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		e.enqueue(2, func(_ int, j *queue.NewJob) { j.Payload = random.String() })
 		runs := e.claim(worker, 2)
 		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs[0]))).To(HaveLen(1))
-		Expect(e.c.Discard(e.ctx, e.pool, worker, refs(runs[1]), "r")).To(HaveLen(1))
+		Expect(e.c.Discard(e.ctx, e.pool, worker, discards("r", runs[1].Ref))).To(HaveLen(1))
 		Expect(e.job(runs[0].ID).Payload).To(MatchJSON(runs[0].Payload))
 		Expect(e.job(runs[1].ID).Payload).To(MatchJSON(runs[1].Payload))
 	})
@@ -293,8 +311,11 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.claim('q', gen_random_uuid(), 1, p_kinds => ARRAY[['a']])`, "kinds is an array of 2 dimensions"),
 		Entry(nil, `SELECT jobqueue.release('{1,NULL}', '{}')`, "ids is an array with a null"),
 		Entry(nil, `SELECT jobqueue.discard('{1}', '{NULL}')`, "tokens is an array with a null"),
-		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', NULL)`, "delay_seconds is null; allowed: 0 to"),
-		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', 'NaN')`, "delay_seconds is NaN"),
+		Entry(nil, `SELECT jobqueue.snooze('{}', '{}', NULL)`, "delay_seconds is null; allowed: an array of numbers"),
+		Entry(nil, `SELECT jobqueue.snooze('{1}', ARRAY[gen_random_uuid()], '{NaN}')`, "delay_seconds[1] is NaN; allowed: 0 to"),
+		Entry(nil, `SELECT jobqueue.snooze('{1}', ARRAY[gen_random_uuid()], '{NULL}')`, "delay_seconds is an array with a null"),
+		Entry(nil, `SELECT jobqueue.snooze('{1}', ARRAY[gen_random_uuid()], '{1,2}')`, "delay_seconds is an array of 2; allowed: as many as ids, which are 1"),
+		Entry(nil, `SELECT jobqueue.discard('{1}', ARRAY[gen_random_uuid()], '{}')`, "reasons is an array of 0; allowed: as many as ids, which are 1"),
 		Entry(nil, `SELECT jobqueue.fail('{}', '{}', NULL)`, "errors is null; allowed: an array of messages"),
 		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{}')`, "errors is an array of 0; allowed: as many as ids, which are 1"),
 		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{e}', '{}')`, "permanent is an array of 0"),
@@ -308,10 +329,23 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.reap(NULL, NULL)`, "limit is null; allowed: 1 to 100000"),
 		Entry(nil, `SELECT jobqueue.sample(0)`, "cap is 0; allowed: 1 to 1000000"),
 		Entry(nil, `SELECT jobqueue.list_dead('q', -1)`, "limit is -1; allowed: 1 to 10000"),
+		Entry(nil, `SELECT jobqueue.list_dead(NULL)`, "queue is null; allowed: the name of a declared queue"),
+		Entry(nil, `SELECT jobqueue.requeue(NULL, '{}')`, "queue is null"),
+		Entry(nil, `SELECT jobqueue.reap(NULL, 1, NULL)`, "retention is null; allowed: true or false"),
+		Entry(nil, `SELECT jobqueue.disown(NULL, '{}', '{}')`, "worker is null"),
+		Entry(nil, `SELECT jobqueue.unregister(NULL)`, "worker is null"),
+		Entry(nil, `SELECT jobqueue.fail('{1}', ARRAY[gen_random_uuid()], '{NULL}')`, "errors is an array with a null"),
 		Entry(nil, `SELECT jobqueue.purge_dead('q', -1)`, "older_than_seconds is -1"),
 		Entry(nil, `SELECT jobqueue.list_jobs(p_state => 'done')`, "state is done; allowed: scheduled, pending"),
 		Entry(nil, `SELECT jobqueue.grant_access('postgres', 'god')`, "access is god; allowed: producer, worker"),
 	)
+
+	It("says of a queue that is misspelt that there is none", func() {
+		for _, call := range []string{`list_dead('nope')`, `requeue('nope', '{}')`, `requeue_kind('nope')`, `purge_dead('nope')`, `list_jobs('nope')`, `reap('nope')`} {
+			_, err := e.pool.Exec(e.ctx, `SELECT jobqueue.`+call)
+			Expect(err).To(MatchError(ContainSubstring(`queue "nope" does not exist (SQLSTATE JQ001)`)), call)
+		}
+	})
 })
 
 var _ = Describe("what runs took (S1)", func() {

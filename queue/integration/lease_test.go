@@ -221,7 +221,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		stale := queue.Ref{ID: runs[2].ID, Token: uuid.New()}
 		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", []queue.Ref{runs[0].Ref, runs[1].Ref, stale})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(hb.Lost).To(ConsistOf(runs[1].ID, runs[2].ID))
+		Expect(hb.Lost).To(ConsistOf(runs[1].Token, stale.Token))
 		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(hb.Lost).To(BeEmpty())
@@ -232,7 +232,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		runs, other := e.claim(worker, 2), uuid.New()
 		hb, err := e.c.Heartbeat(e.ctx, e.pool, other, "q", refs(runs...))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(hb.Lost).To(ConsistOf(runs[0].ID, runs[1].ID))
+		Expect(hb.Lost).To(ConsistOf(runs[0].Token, runs[1].Token))
 	})
 
 	It("names the worker's pod from its first claim on, also where a heartbeat came first", func() {
@@ -271,19 +271,31 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 			Expect(e.c.Succeed(e.ctx, e.pool, w, stale)).To(BeEmpty())
 			Expect(e.c.Fail(e.ctx, e.pool, w, []queue.Failure{{Ref: run.Ref, Error: "late"}})).To(BeEmpty())
 			Expect(e.c.Fail(e.ctx, e.pool, w, []queue.Failure{{Ref: run.Ref, Permanent: true}})).To(BeEmpty())
-			Expect(e.c.Snooze(e.ctx, e.pool, w, stale, time.Second)).To(BeEmpty())
-			Expect(e.c.Discard(e.ctx, e.pool, w, stale, "late")).To(BeEmpty())
+			Expect(e.c.Snooze(e.ctx, e.pool, w, snoozes(time.Second, stale...))).To(BeEmpty())
+			Expect(e.c.Discard(e.ctx, e.pool, w, discards("late", stale...))).To(BeEmpty())
 			Expect(e.c.Release(e.ctx, e.pool, w, stale)).To(BeEmpty())
 		}
 		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
 		Expect(err).NotTo(HaveOccurred(), "a worker that was removed is registered anew")
-		Expect(hb.Lost).To(Equal([]int64{run.ID}))
+		Expect(hb.Lost).To(Equal([]uuid.UUID{run.Token}))
 		Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
 
 		Expect(e.job(run.ID).Worker).To(Equal(second), "the second owner is undisturbed")
 		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(again...))).To(BeEmpty(), "another worker's run")
 		Expect(e.c.Succeed(e.ctx, e.pool, second, refs(again...))).To(Equal([]int64{run.ID}))
 		Expect(e.c.Succeed(e.ctx, e.pool, second, refs(again...))).To(BeEmpty(), "finished once")
+	})
+
+	It("tells the lost one of two runs of a job that a worker had twice", func() {
+		run := e.one(worker)
+		e.exec(`UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 s'`)
+		Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1}))
+		e.due()
+		again := e.claim(worker, 1)[0]
+		Expect(again.ID).To(Equal(run.ID))
+		hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run, again))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(hb.Lost).To(Equal([]uuid.UUID{run.Token}))
 	})
 
 	It("lets a late heartbeat save what the reaper has not taken yet", func() {
@@ -307,7 +319,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(e.sample().Overdue).To(BeEquivalentTo(1))
 		hb, err = e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(hb.Lost).To(Equal([]int64{run.ID}))
+		Expect(hb.Lost).To(Equal([]uuid.UUID{run.Token}))
 	})
 
 	It("expires a real lease by the database's clock", func() {

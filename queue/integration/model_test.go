@@ -169,7 +169,7 @@ func (m *model) finish() {
 		same(got, err, accepted)
 		m.move(accepted, queue.StateSucceeded, &m.succeeded)
 	case 2:
-		got, err := c.Discard(e.ctx, e.pool, worker, refs, "no")
+		got, err := c.Discard(e.ctx, e.pool, worker, discards("no", refs...))
 		same(got, err, accepted)
 		m.move(accepted, queue.StateDiscarded, &m.discarded)
 	case 3:
@@ -182,7 +182,7 @@ func (m *model) finish() {
 		if later {
 			delay = time.Hour
 		}
-		got, err := c.Snooze(e.ctx, e.pool, worker, refs, delay)
+		got, err := c.Snooze(e.ctx, e.pool, worker, snoozes(delay, refs...))
 		same(got, err, accepted)
 		m.putBack(accepted)
 		for _, j := range accepted {
@@ -235,20 +235,20 @@ func (m *model) retry(j *modelJob, permanent bool) {
 func (m *model) heartbeat() {
 	w := m.rng.IntN(len(m.workers))
 	var held []queue.Ref
-	var lost []int64
-	seen := map[int64]bool{}
+	var lost []uuid.UUID
+	seen := map[uuid.UUID]bool{}
 	for range m.rng.IntN(5) {
 		if len(m.old) == 0 {
 			break
 		}
 		ref := m.old[m.rng.IntN(len(m.old))].ref
-		if seen[ref.ID] {
+		if seen[ref.Token] {
 			continue
 		}
-		seen[ref.ID] = true
+		seen[ref.Token] = true
 		held = append(held, ref)
 		if j := m.jobs[ref.ID]; j.state != queue.StateRunning || j.ref != ref || j.worker != w {
-			lost = append(lost, ref.ID)
+			lost = append(lost, ref.Token)
 		}
 	}
 	hb, err := m.e.c.Heartbeat(m.e.ctx, m.e.pool, m.workers[w], "q", held)

@@ -43,9 +43,10 @@ func everyCall(e *env, db queue.DB) {
 	Expect(runs[1].Payload).To(MatchJSON(`"x'y\\z \"q\" {1,2} NULL"`))
 	Expect(runs[1].Timeout).To(Equal(policy.Timeout))
 
-	hb, err := c.Heartbeat(e.ctx, db, worker, "m", append(refs(runs...), queue.Ref{ID: 1 << 40, Token: uuid.New()}))
+	unknown := queue.Ref{ID: 1 << 40, Token: uuid.New()}
+	hb, err := c.Heartbeat(e.ctx, db, worker, "m", append(refs(runs...), unknown))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(hb.Lost).To(Equal([]int64{1 << 40}))
+	Expect(hb.Lost).To(Equal([]uuid.UUID{unknown.Token}))
 	Expect(hb.Policy).To(Equal(policy))
 	Expect(c.Succeed(e.ctx, db, worker, refs(runs[:2]...))).To(HaveLen(2))
 	out, err := c.Fail(e.ctx, db, worker, []queue.Failure{
@@ -55,8 +56,8 @@ func everyCall(e *env, db queue.DB) {
 	Expect(out).To(HaveLen(3))
 	Expect(out[0].RetryAt.Sub(hb.Now)).To(BeNumerically("~", queue.DefaultPolicy().BackoffBase, 2*time.Second))
 	Expect(out[1].Dead).To(BeTrue())
-	Expect(c.Snooze(e.ctx, db, worker, refs(runs[5]), 1500*time.Millisecond)).To(HaveLen(1))
-	Expect(c.Discard(e.ctx, db, worker, refs(runs[6]), "it's")).To(HaveLen(1))
+	Expect(c.Snooze(e.ctx, db, worker, snoozes(1500*time.Millisecond, runs[5].Ref))).To(HaveLen(1))
+	Expect(c.Discard(e.ctx, db, worker, discards("it's", runs[6].Ref))).To(HaveLen(1))
 	Expect(c.Release(e.ctx, db, worker, refs(runs[7]))).To(HaveLen(1))
 	Expect(c.Cancel(e.ctx, db, []int64{runs[8].ID}, "")).To(HaveLen(1))
 	job, err := c.Get(e.ctx, db, runs[2].ID)

@@ -217,6 +217,20 @@ func refs(runs ...queue.Run) []queue.Ref {
 	return all
 }
 
+func snoozes(delay time.Duration, refs ...queue.Ref) (all []queue.Snooze) {
+	for _, ref := range refs {
+		all = append(all, queue.Snooze{Ref: ref, Delay: delay})
+	}
+	return all
+}
+
+func discards(reason string, refs ...queue.Ref) (all []queue.Discard) {
+	for _, ref := range refs {
+		all = append(all, queue.Discard{Ref: ref, Reason: reason})
+	}
+	return all
+}
+
 func runIDs(runs []queue.Run) []int64 {
 	ids := make([]int64, len(runs))
 	for i, run := range runs {

@@ -23,6 +23,14 @@ BEGIN
             {{schema_literal}}, p_queue);
 END $$;
 
+CREATE FUNCTION {{schema}}.check_queue(p_queue text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM {{schema}}.queues q WHERE q.name = p_queue) THEN
+        PERFORM {{schema}}.no_such_queue(p_queue);
+    END IF;
+END $$;
+
 -- Names are shown in logs, metrics and process lists: bounded, without control
 -- characters. Letters of any script are welcome.
 CREATE FUNCTION {{schema}}.check_name(p_argument text, p_name text) RETURNS void
@@ -89,6 +97,30 @@ LANGUAGE sql IMMUTABLE ROWS 10 AS $$
     SELECT {{schema}}.run_key(u.token), array_agg(u.id), array_agg({{schema}}.run_slot(u.token))
     FROM unnest(p_ids, p_tokens) u (id, token) GROUP BY 1
 $$;
+
+-- Which element names a run that was accepted: the first with its id and its token. Of
+-- others with the same id or the same token, the run was refused.
+CREATE FUNCTION {{schema}}.element_of(p_ids bigint[], p_tokens uuid[], p_id bigint, p_token uuid) RETURNS integer
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_n integer := array_position(p_ids, p_id);
+BEGIN
+    WHILE p_tokens[v_n] <> p_token LOOP
+        v_n := array_position(p_ids, p_id, v_n + 1);
+    END LOOP;
+    RETURN v_n;
+END $$;
+
+-- An array with an element for each of the runs, or null.
+CREATE FUNCTION {{schema}}.check_for_each(p_argument text, p_array anyarray, p_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF array_ndims(p_array) > 1 THEN
+        PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s dimensions', array_ndims(p_array)), 'an array of one dimension');
+    ELSIF cardinality(p_array) <> cardinality(p_ids) THEN
+        PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s', cardinality(p_array)), format('as many as ids, which are %s', cardinality(p_ids)));
+    END IF;
+END $$;
 
 -- Those of the named runs that are open in the batch: what fencing is.
 CREATE FUNCTION {{schema}}.open_mask(p_open varbit, p_batch_ids bigint[], p_ids bigint[], p_slots integer[]) RETURNS varbit
@@ -212,11 +244,11 @@ FROM {{schema}}.ended e;
 CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT octet_length(p_payload::text) $$;
 
-CREATE FUNCTION {{schema}}.payload_too_large(p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
+CREATE FUNCTION {{schema}}.payload_too_large(p_argument text, p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'JQ003',
-        MESSAGE = format('payload of kind "%s" has %s bytes; queue "%s" allows at most %s', p_kind, p_size, p_queue, p_limit),
+        MESSAGE = format('%s of kind "%s" has %s bytes; queue "%s" allows at most %s', p_argument, p_kind, p_size, p_queue, p_limit),
         HINT = 'Store large data elsewhere and enqueue a reference to it, or raise max_payload_bytes in the queue''s policy.';
 END $$;
 

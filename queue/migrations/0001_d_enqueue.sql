@@ -29,13 +29,38 @@ BEGIN
     RETURN true;
 END $$;
 
--- Wakes idle workers, unless the queue has pending jobs already that somebody asks
--- for: then nobody is idle, or someone has been woken. A SERIALIZABLE transaction does not look, for
--- looking would make it conflict with every other producer.
-CREATE FUNCTION {{schema}}.wake(p_queue text) RETURNS void
+-- The queue and the hundredth of a second, as wake remembers them.
+CREATE FUNCTION {{schema}}.moment(p_queue text, p_at timestamptz) RETURNS text
+LANGUAGE sql STABLE AS $$ SELECT {{schema_literal}} || ' ' || p_queue || ' ' || (date_part('epoch', p_at) * 100)::bigint::text $$;
+
+-- Wakes idle workers, unless the queue has pending jobs already, besides the one given,
+-- that somebody asks for: then nobody is idle, or someone has been woken. A SERIALIZABLE
+-- transaction does not look, for looking would make it conflict with every other producer.
+--
+-- Where the first of them has waited for a tenth of a second, so that workers are behind, the
+-- session need not look again until the next hundredth of a second (jobqueue.attended):
+-- who takes all of them meanwhile looks again later than that (worker/claim.go).
+CREATE FUNCTION {{schema}}.wake(p_queue text, p_besides bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_now    timestamptz := clock_timestamp();
+    v_others integer; -- null or 0: none that somebody is awake for; 2: they have waited
 BEGIN
-    IF (current_setting('transaction_isolation') = 'serializable' OR NOT {{schema}}.has_ready(p_queue)) AND {{schema}}.announces(p_queue) THEN
+    IF current_setting('transaction_isolation') <> 'serializable' THEN
+        -- As has_ready() and is_attended() look, whose calls would cost more than this.
+        v_others := CASE
+            WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, p_besides)::integer
+            ELSE (SELECT CASE WHEN f.available_at > v_now - interval '1 second' OR coalesce(
+                      (SELECT bool_or(w.kinds IS NULL OR f.kind = ANY (w.kinds)) FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now), true)
+                      THEN CASE WHEN f.available_at < v_now - interval '100 milliseconds' THEN 2 ELSE 1 END END
+                  FROM (SELECT w.kind, w.available_at FROM {{schema}}.waiting w WHERE w.queue = p_queue AND w.state = 'pending' AND w.id IS DISTINCT FROM p_besides
+                        ORDER BY w.priority, w.available_at, w.id LIMIT 1) f) END;
+    END IF;
+    IF v_others > 0 THEN
+        IF v_others = 2 THEN
+            PERFORM set_config('jobqueue.attended', {{schema}}.moment(p_queue, v_now), false);
+        END IF;
+    ELSIF {{schema}}.announces(p_queue) THEN
         PERFORM pg_notify({{schema_literal}}, p_queue);
     END IF;
 END $$;
@@ -66,7 +91,7 @@ BEGIN
     IF p_payload IS NULL THEN
         PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
     ELSIF {{schema}}.payload_size(p_payload) > v_max THEN
-        PERFORM {{schema}}.payload_too_large(p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
+        PERFORM {{schema}}.payload_too_large('payload', p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
     ELSIF p_priority IS NULL THEN
         PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
     ELSIF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
@@ -93,7 +118,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 DECLARE
     v_now   timestamptz := clock_timestamp();
     v_id    bigint;
-    v_first boolean; -- nobody is awake for another of the queue's jobs
+    v_ready boolean;
 BEGIN
     -- This is the hot path, and what costs here is each statement and each expression, not
     -- what it works on: so everything is checked at once, and who failed is asked who it was.
@@ -107,19 +132,11 @@ BEGIN
       AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
       AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
-    -- As wake(), has_ready() and is_attended() look: what is returned does not see the row that was added.
-    RETURNING j.id, j.state = 'pending' AND NOT coalesce(CASE
-        WHEN current_setting('transaction_isolation') = 'serializable' THEN false
-        WHEN EXISTS (SELECT 1 FROM {{schema}}.marks k WHERE k.queue = p_queue) THEN {{schema}}.has_ready(p_queue, j.id)
-        ELSE (SELECT f.available_at > v_now - interval '1 second' OR coalesce(
-                  (SELECT bool_or(w.kinds IS NULL OR f.kind = ANY (w.kinds)) FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at > v_now), true)
-              FROM (SELECT w.kind, w.available_at FROM {{schema}}.waiting w WHERE w.queue = p_queue AND w.state = 'pending'
-                    ORDER BY w.priority, w.available_at, w.id LIMIT 1) f) END, false)
-      INTO v_id, v_first;
+    RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
     IF v_id IS NULL THEN
         PERFORM {{schema}}.refuse_job(p_queue, p_kind, p_payload, p_priority, p_delay_seconds, p_run_at, p_max_attempts);
-    ELSIF v_first AND {{schema}}.announces(p_queue) THEN
-        PERFORM pg_notify({{schema_literal}}, p_queue);
+    ELSIF v_ready AND current_setting('jobqueue.attended', true) IS DISTINCT FROM {{schema}}.moment(p_queue, v_now) THEN
+        PERFORM {{schema}}.wake(p_queue, v_id);
     END IF;
     IF p_run_at < v_now THEN
         PERFORM {{schema}}.place_behind(p_queue, ARRAY[v_id]);
@@ -192,7 +209,7 @@ BEGIN
         IF v_bad.payload IS NULL THEN
             PERFORM {{schema}}.bad_argument(format('payloads[%s]', v_bad.n), NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
         ELSIF {{schema}}.payload_size(v_bad.payload) > v_max THEN
-            PERFORM {{schema}}.payload_too_large(p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload), v_max);
+            PERFORM {{schema}}.payload_too_large(format('payloads[%s]', v_bad.n), p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload), v_max);
         ELSIF v_bad.priority IS NULL AND p_priorities IS NOT NULL THEN
             PERFORM {{schema}}.bad_argument(format('priorities[%s]', v_bad.n), NULL, '-32768 to 32767; lower runs first');
         ELSIF v_bad.delay NOT BETWEEN 0 AND 3153600000 THEN
@@ -228,4 +245,4 @@ END $$;
 COMMENT ON FUNCTION {{schema}}.enqueue_many(text, text[], jsonb[], smallint[], double precision[], timestamptz[], integer[]) IS
 'Adds any number of jobs to one queue in the caller''s transaction, all or none, and returns their ids in the order given.
 kinds and payloads are equally long, and so is each other array that is not null; a null array or element means the default, except that kinds, payloads and priorities have no null elements. Values are as for enqueue.
-Errors: JQ001 no such queue; JQ003 a payload too large; JQ005 bad argument, with the number of the job in brackets, counted from 1.';
+Errors: JQ001 no such queue; JQ003 a payload too large; JQ005 bad argument; the last two with the number of the job in brackets, counted from 1.';

@@ -38,7 +38,7 @@ END $$;
 -- Whether somebody is awake for the queue's jobs, to judge by the first of them: it has
 -- come in the last second, or one of the live workers asks for its kind. One that
 -- nobody asks for says nothing of the others. Without workers there is nobody to wake;
--- who starts some looks at the queue anyway. (enqueue has the same in its statement.)
+-- who starts some looks at the queue anyway. (wake has the same in its statement.)
 CREATE FUNCTION {{schema}}.is_attended(p_queue text, p_kind text, p_available_at timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -71,8 +71,9 @@ CREATE FUNCTION {{schema}}.walked(p_index regclass) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT coalesce(pg_stat_get_xact_tuples_returned(p_index), 0) $$;
 
 -- Looks where live rows begin now and writes it down. p_rewalk begins at the
--- head of the index; otherwise the present marks are believed and advanced.
--- Rows that others are claiming count as live, for they may roll back.
+-- head of the index; otherwise the present marks are believed and advanced, unless
+-- they are near: what the claim walked over then was alive, but of no kind that it
+-- asked for. Rows that others are claiming count as live, for they may roll back.
 CREATE FUNCTION {{schema}}.set_marks(p_queue text, p_rewalk boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -136,7 +137,7 @@ BEGIN
     IF p_rewalk AND v_cost < 1000 THEN -- clean again
         INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
         VALUES (p_queue, '{}', '{}', '{}', '-infinity', clock_timestamp(), 0);
-    ELSE
+    ELSIF p_rewalk OR v_cost >= 1000 THEN
         INSERT INTO {{schema}}.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
         VALUES (p_queue, v_prios, v_ats, v_ids, v_due,
                 CASE WHEN p_rewalk OR m.priorities IS NULL OR m.due_from = '-infinity' THEN clock_timestamp() ELSE m.walked_at END,

@@ -21,13 +21,13 @@ BEGIN
 END $$;
 
 CREATE FUNCTION {{schema}}.heartbeat(p_worker uuid, p_queue text, p_ids bigint[] DEFAULT '{}', p_tokens uuid[] DEFAULT '{}')
-RETURNS TABLE (lost bigint[], lease_expires_at timestamptz, now timestamptz, policy jsonb)
+RETURNS TABLE (lost uuid[], lease_expires_at timestamptz, now timestamptz, policy jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     q      {{schema}}.queues;
-    v_held bigint[];
+    v_held uuid[];
 BEGIN
     SELECT * INTO q FROM {{schema}}.queues s WHERE s.name = p_queue;
     IF NOT FOUND THEN
@@ -40,20 +40,20 @@ BEGIN
     -- The worker's row first, then the jobs: the order in which the reaper locks.
     SELECT r.now, r.lease_expires_at INTO now, lease_expires_at FROM {{schema}}.renew(p_worker, p_queue, NULL, false, NULL, q.lease) r;
     v_held := ARRAY(
-        SELECT i.id
+        SELECT {{schema}}.run_token(n.key, i.n - 1)
         FROM {{schema}}.named(p_ids, p_tokens) n
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = n.key OFFSET 0) b
         CROSS JOIN LATERAL {{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) mask
         CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i (id, n)
         WHERE b.worker_id = p_worker AND get_bit(mask, (i.n - 1)::integer) = 1);
-    lost := ARRAY(SELECT unnest(p_ids) EXCEPT SELECT unnest(v_held));
+    lost := ARRAY(SELECT unnest(p_tokens) EXCEPT SELECT unnest(v_held));
     policy := {{schema}}.policy_json(q);
     PERFORM {{schema}}.fold('5 s');
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION {{schema}}.heartbeat(uuid, text, bigint[], uuid[]) IS
 'Renews the lease of a worker, which is the lease of every job it runs, registering it anew if it had been removed; call it every heartbeat_seconds. One row is written whatever the number of jobs.
-ids, tokens: the runs the worker believes it holds. lost: those among them that it does not hold, or not any more; stop them and drop their results. Call it outside a transaction: one that stays open keeps others from folding the counts. now and lease_expires_at: by the database''s clock. policy: the queue''s, as get_policy returns it.
+ids, tokens: the runs the worker believes it holds. lost: the tokens of those among them that it does not hold, or not any more; stop them and drop their results. Call it outside a transaction: one that stays open keeps others from folding the counts. now and lease_expires_at: by the database''s clock. policy: the queue''s, as get_policy returns it.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';
 
 CREATE FUNCTION {{schema}}.release(p_ids bigint[], p_tokens uuid[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
@@ -80,6 +80,9 @@ DECLARE
     v_keys  bytea[];
     v_masks varbit[];
 BEGIN
+    IF p_worker IS NULL THEN
+        PERFORM {{schema}}.bad_argument('worker', NULL, 'the id of a worker');
+    END IF;
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
     -- Batches of which all runs are named are not even locked.
     SELECT array_agg(o.key), array_agg(o.mask) INTO v_keys, v_masks
@@ -104,6 +107,9 @@ DECLARE
     v_keys  bytea[];
     v_masks varbit[];
 BEGIN
+    IF p_worker IS NULL THEN
+        PERFORM {{schema}}.bad_argument('worker', NULL, 'the id of a worker');
+    END IF;
     PERFORM 1 FROM {{schema}}.workers w WHERE w.id = p_worker FOR UPDATE;
     -- A locked batch may be one whose results are just being written, which takes
     -- a moment, or hold a job that is being finished in a handler's transaction,
@@ -123,4 +129,4 @@ BEGIN
     PERFORM {{schema}}.fold('0 s');
 END $$;
 COMMENT ON FUNCTION {{schema}}.unregister(uuid) IS
-'Releases every run that the worker still holds and removes its row. Call it last when a worker shuts down. An unknown worker is not an error.';
+'Releases every run that the worker still holds and removes its row. Call it last when a worker shuts down. An unknown worker is not an error. Errors: JQ005 bad argument.';

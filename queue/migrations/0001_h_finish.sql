@@ -109,7 +109,7 @@ END $$;
 COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid, boolean, double precision[]) IS
 'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. execution_ms: for each key, how many milliseconds its runs took in all, for the queue''s totals; null for the time since the claim, in which a job may have waited for its turn. Errors: JQ005 bad argument.';
 
-CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reason text DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
+CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reasons text[] DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -118,6 +118,7 @@ DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
+    PERFORM {{schema}}.check_for_each('reasons', p_reasons, p_ids);
     SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     RETURN QUERY
     WITH runs AS (
@@ -125,7 +126,8 @@ BEGIN
     ), kept AS (
         INSERT INTO {{schema}}.ended (id, created_at, started_at, finished_at, worker_id, attempt, priority, state, queue, kind, payload, reason)
         SELECT (r.job).id, (r.job).created_at, r.started_at, v_now, r.worker_id, (r.job).attempt + 1, (r.job).priority, 'discarded',
-               (r.job).queue, (r.job).kind, (r.job).payload, left(p_reason, 4000)
+               (r.job).queue, (r.job).kind, (r.job).payload,
+               left(p_reasons[{{schema}}.element_of(p_ids, p_tokens, (r.job).id, {{schema}}.run_token(r.key, r.slot))], 4000)
         FROM runs r
     ), counted AS (
         INSERT INTO {{schema}}.tallies (queue, discarded, execution_ms)
@@ -135,33 +137,39 @@ BEGIN
     SELECT (r.job).id FROM runs r;
     PERFORM {{schema}}.close_runs(v.keys, v.masks);
 END $$;
-COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text, uuid) IS
-'Finishes runs as discarded: refused by a business rule, neither a success nor a failure. reason is kept, cut to 4000 characters. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
+COMMENT ON FUNCTION {{schema}}.discard(bigint[], uuid[], text[], uuid) IS
+'Finishes runs as discarded: refused by a business rule, neither a success nor a failure. reasons: null for none, or one for each id, of which 4000 characters are kept. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
-CREATE FUNCTION {{schema}}.snooze(p_ids bigint[], p_tokens uuid[], p_delay_seconds double precision, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
+CREATE FUNCTION {{schema}}.snooze(p_ids bigint[], p_tokens uuid[], p_delay_seconds double precision[], p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v     record;
+    v_bad record;
     v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
-    IF p_delay_seconds IS NULL OR p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
-        PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years)');
+    PERFORM {{schema}}.check_array('delay_seconds', p_delay_seconds, 'an array of numbers, one for each id');
+    PERFORM {{schema}}.check_for_each('delay_seconds', p_delay_seconds, p_ids);
+    SELECT u.delay, u.n INTO v_bad FROM unnest(p_delay_seconds) WITH ORDINALITY u (delay, n)
+    WHERE u.delay NOT BETWEEN 0 AND 3153600000 LIMIT 1;
+    IF FOUND THEN
+        PERFORM {{schema}}.bad_argument(format('delay_seconds[%s]', v_bad.n), v_bad.delay::text, '0 to 3153600000 (a hundred years)');
     END IF;
     SELECT * INTO v FROM {{schema}}.lock_named(p_ids, p_tokens, p_worker);
     RETURN QUERY
     INSERT INTO {{schema}}.waiting AS w (id, available_at, created_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors)
-    SELECT (r.job).id, v_now + make_interval(secs => p_delay_seconds), (r.job).created_at, (r.job).attempt, (r.job).max_attempts, (r.job).priority,
-           CASE WHEN p_delay_seconds > 0 THEN 'scheduled' ELSE 'pending' END,
+    SELECT (r.job).id, v_now + make_interval(secs => d.delay), (r.job).created_at, (r.job).attempt, (r.job).max_attempts, (r.job).priority,
+           CASE WHEN d.delay > 0 THEN 'scheduled' ELSE 'pending' END,
            (r.job).queue, (r.job).kind, (r.job).payload, (r.job).last_error, (r.job).errors
     FROM {{schema}}.jobs_of(v.keys, v.masks) r
+    CROSS JOIN LATERAL (SELECT p_delay_seconds[{{schema}}.element_of(p_ids, p_tokens, (r.job).id, {{schema}}.run_token(r.key, r.slot))] AS delay OFFSET 0) d
     RETURNING w.id;
     PERFORM {{schema}}.close_runs(v.keys, v.masks);
 END $$;
-COMMENT ON FUNCTION {{schema}}.snooze(bigint[], uuid[], double precision, uuid) IS
-'Puts runs off by delay_seconds, the attempt not counted. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
+COMMENT ON FUNCTION {{schema}}.snooze(bigint[], uuid[], double precision[], uuid) IS
+'Puts runs off, each by its element of delay_seconds, the attempt not counted. Returns the ids accepted. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.fail(
     p_ids bigint[], p_tokens uuid[], p_errors text[], p_permanent boolean[] DEFAULT NULL,
@@ -171,7 +179,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_n   integer := cardinality(p_ids);
     v_now timestamptz := clock_timestamp();
     v_bad record;
     v     record;
@@ -184,21 +191,10 @@ DECLARE
     v_ms     double precision := 0;
 BEGIN
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
-    IF p_errors IS NULL THEN
-        PERFORM {{schema}}.bad_argument('errors', NULL, 'an array of messages, one for each id');
-    END IF;
-    SELECT a.name, a.n INTO v_bad
-    FROM (VALUES ('errors', array_ndims(p_errors)), ('permanent', array_ndims(p_permanent)), ('retry_after_seconds', array_ndims(p_retry_after_seconds))) AS a (name, n)
-    WHERE a.n > 1 LIMIT 1;
-    IF FOUND THEN
-        PERFORM {{schema}}.bad_argument(v_bad.name, format('an array of %s dimensions', v_bad.n), 'an array of one dimension');
-    END IF;
-    SELECT a.name, a.n INTO v_bad
-    FROM (VALUES ('errors', cardinality(p_errors)), ('permanent', cardinality(p_permanent)), ('retry_after_seconds', cardinality(p_retry_after_seconds))) AS a (name, n)
-    WHERE a.n <> v_n LIMIT 1;
-    IF FOUND THEN
-        PERFORM {{schema}}.bad_argument(v_bad.name, format('an array of %s', v_bad.n), format('as many as ids, which are %s', v_n));
-    END IF;
+    PERFORM {{schema}}.check_array('errors', p_errors, 'an array of messages, one for each id');
+    PERFORM {{schema}}.check_for_each('errors', p_errors, p_ids);
+    PERFORM {{schema}}.check_for_each('permanent', p_permanent, p_ids);
+    PERFORM {{schema}}.check_for_each('retry_after_seconds', p_retry_after_seconds, p_ids);
     SELECT u.delay, u.n INTO v_bad FROM unnest(p_retry_after_seconds) WITH ORDINALITY u (delay, n)
     WHERE u.delay NOT BETWEEN 0 AND 3153600000 LIMIT 1;
     IF FOUND THEN
@@ -212,15 +208,11 @@ BEGIN
     FOR r IN SELECT x.*, (x.job).queue AS queue FROM {{schema}}.jobs_of(v.keys, v.masks) x ORDER BY (x.job).id LOOP
         j := r.job;
         id := j.id;
-        -- Of elements with this run's token, one that names its job: the others were refused.
-        k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot));
-        WHILE p_ids[k] IS DISTINCT FROM id LOOP
-            k := array_position(p_tokens, {{schema}}.run_token(r.key, r.slot), k + 1);
-        END LOOP;
+        k := {{schema}}.element_of(p_ids, p_tokens, id, {{schema}}.run_token(r.key, r.slot));
         j.attempt := j.attempt + 1;
         dead := j.attempt >= j.max_attempts OR p_permanent[k] IS TRUE;
         retry_at := NULL;
-        j.last_error := left(coalesce(p_errors[k], ''), 4000);
+        j.last_error := left(p_errors[k], 4000);
         j.errors := {{schema}}.push_error(j.errors, j.attempt, v_now, j.last_error);
         IF dead THEN
             INSERT INTO {{schema}}.dead (id, created_at, died_at, worker_id, attempt, max_attempts, priority, queue, kind, payload, reason, last_error, errors)

@@ -90,10 +90,10 @@ BEGIN
         PERFORM {{schema}}.check_array('kinds', p_kinds, 'null for all, or an array of kinds');
     END IF;
     IF p_queue IS NOT NULL THEN
-        PERFORM 1 FROM {{schema}}.queues q WHERE q.name = p_queue;
-        IF NOT FOUND THEN
-            PERFORM {{schema}}.no_such_queue(p_queue);
-        END IF;
+        PERFORM {{schema}}.check_queue(p_queue);
+    END IF;
+    IF p_retention IS NULL THEN
+        PERFORM {{schema}}.bad_argument('retention', NULL, 'true or false');
     END IF;
     returned := 0; buried := 0; promoted := 0; workers_removed := 0; finished_purged := 0; dead_purged := 0; more := false;
 

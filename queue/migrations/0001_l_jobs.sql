@@ -46,6 +46,9 @@ DECLARE
     v_before bigint := CASE WHEN p_before > 0 THEN p_before ELSE 9223372036854775807 END;
 BEGIN
     PERFORM {{schema}}.check_limit(p_limit, 10000);
+    IF p_queue IS NOT NULL THEN
+        PERFORM {{schema}}.check_queue(p_queue);
+    END IF;
     IF p_state IS NULL OR p_state IN ('scheduled', 'pending', 'running') THEN
         RETURN QUERY
         SELECT * FROM (
@@ -114,4 +117,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION {{schema}}.list_jobs(text, text, text, integer, bigint) IS
-'Returns up to limit (1 to 10000) jobs by falling id, those before the id given (0: from the newest), of a queue, a state and a kind; null for any, and for state: all live ones. Its cost grows with the jobs that the filter passes over. Errors: JQ005 bad argument.';
+'Returns up to limit (1 to 10000) jobs by falling id, those before the id given (0: from the newest), of a queue, a state and a kind; null for any, and for state: all live ones. Its cost grows with the jobs that the filter passes over. Errors: JQ001 no such queue; JQ005 bad argument.';

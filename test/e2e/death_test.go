@@ -133,17 +133,25 @@ func (p *place) expectRefused(ctx context.Context, name string, held holding) {
 	for _, worker := range []uuid.UUID{held.worker, uuid.Nil} {
 		Expect(p.queue.Succeed(ctx, p.pool, worker, held.refs)).To(BeEmpty(), "a stale success was accepted")
 		failures := make([]queue.Failure, len(held.refs))
+		snoozes := make([]queue.Snooze, len(held.refs))
+		discards := make([]queue.Discard, len(held.refs))
 		for i, ref := range held.refs {
 			failures[i] = queue.Failure{Ref: ref, Error: "stale"}
+			snoozes[i] = queue.Snooze{Ref: ref, Delay: time.Minute}
+			discards[i] = queue.Discard{Ref: ref, Reason: "stale"}
 		}
 		Expect(p.queue.Fail(ctx, p.pool, worker, failures)).To(BeEmpty(), "a stale failure was accepted")
-		Expect(p.queue.Snooze(ctx, p.pool, worker, held.refs, time.Minute)).To(BeEmpty(), "a stale snooze was accepted")
-		Expect(p.queue.Discard(ctx, p.pool, worker, held.refs, "stale")).To(BeEmpty(), "a stale discard was accepted")
+		Expect(p.queue.Snooze(ctx, p.pool, worker, snoozes)).To(BeEmpty(), "a stale snooze was accepted")
+		Expect(p.queue.Discard(ctx, p.pool, worker, discards)).To(BeEmpty(), "a stale discard was accepted")
 		Expect(p.queue.Release(ctx, p.pool, worker, held.refs)).To(BeEmpty(), "a stale release was accepted")
+	}
+	var tokens []uuid.UUID
+	for _, ref := range held.refs {
+		tokens = append(tokens, ref.Token)
 	}
 	beat, err := p.queue.Heartbeat(ctx, p.pool, held.worker, name, held.refs)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(beat.Lost).To(ConsistOf(held.ids()), "a late heartbeat kept jobs")
+	Expect(beat.Lost).To(ConsistOf(tokens), "a late heartbeat kept jobs")
 	Expect(p.queue.Unregister(ctx, p.pool, held.worker)).To(Succeed())
 }
 

@@ -63,6 +63,42 @@ var _ = Describe("A lease", func() {
 		Expect(f.client.Succeed(ctx, f.db, other, []queue.Ref{runs[0].Ref})).To(Equal(ids))
 	})
 
+	DescribeTable("outlasts a lock that claims, results and rescues hang on (Q14)", func(ctx context.Context, disableListen bool) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Heartbeat, p.Lease = 200*time.Millisecond, 2*time.Second })
+		f.enqueue(ctx, "long", struct{}{}, 1)
+		failing, goOn := make(chan struct{}), make(chan struct{})
+		w := f.start(ctx, worker.Config{Slots: 5, PollInterval: 50 * time.Millisecond, PollMax: 50 * time.Millisecond, DisableListen: disableListen}, func(w *worker.Worker) {
+			worker.Handle(w, "long", func(context.Context, *worker.Job[struct{}]) error {
+				<-goOn
+				return nil
+			})
+			worker.Handle(w, "failing", func(context.Context, *worker.Job[struct{}]) error {
+				<-failing
+				return worker.Discard("only written later")
+			})
+		})
+		f.enqueue(ctx, "failing", struct{}{}, 1)
+		Eventually(w.metric("running", "")).Should(BeEquivalentTo(2))
+		tx, err := f.db.Begin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = tx.Rollback(ctx) }()
+		_, err = tx.Exec(ctx, "LOCK jobqueue.waiting, jobqueue.ended")
+		Expect(err).NotTo(HaveOccurred())
+		close(failing)
+		Eventually(f.number(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")).
+			Should(Equal(2), "all connections hang that are not kept for heartbeats")
+		Consistently(w.metric("leases_lost_total", "")).WithTimeout(4 * time.Second).Should(BeZero()) // two leases
+		Expect(tx.Rollback(ctx)).To(Succeed())
+		close(goOn)
+		Eventually(f.number(ctx, liveJobs)).Should(BeZero())
+		Expect(w.metric("completions_total", "succeeded")()).To(BeEquivalentTo(1))
+		Expect(w.metric("completions_total", "discarded")()).To(BeEquivalentTo(1))
+		Expect(w.metric("stale_results_total", "")()).To(BeZero())
+	},
+		Entry("with the listener's connection, lent", false),
+		Entry("with a connection kept for it", true),
+	)
+
 	It("lost before the worker can know: the database refuses the result, and that is counted (W3)", func(ctx context.Context) {
 		f := setUp(ctx) // a heartbeat a second
 		ids := f.enqueue(ctx, "k", struct{}{}, 1)

@@ -9,10 +9,10 @@ import (
 
 // A claim that does not come back in time is not asked for again as it was: payloads may
 // be large and the network slow.
-func TestClaimableHalvesWhatIsTooMuch(t *testing.T) {
-	var c claimable
+func TestBoundHalvesWhatIsTooMuch(t *testing.T) {
+	c := bound{timeout: claimTimeout, ceiling: maxClaim}
 	var got []int
-	note := func() { got = append(got, c.limit(2000)) }
+	note := func() { got = append(got, c.limit(maxClaim)) }
 	note()
 	c.late(100)
 	note()
@@ -32,7 +32,7 @@ func TestClaimableHalvesWhatIsTooMuch(t *testing.T) {
 	note()
 	c.inTime(time.Millisecond, c.most)
 	note()
-	if diff := cmp.Diff([]int{2000, 50, 25, 25, 25, 50, 1, 8192, 2000}, got); diff != "" {
+	if diff := cmp.Diff([]int{maxClaim, 50, 25, 25, 25, 50, 1, 8192, maxClaim}, got); diff != "" {
 		t.Error("limits (-want +got):\n" + diff)
 	}
 }

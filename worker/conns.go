@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
+)
+
+// offered is how long a heartbeat waits for the listener to lend its connection, which it
+// does between two notifications, before it takes one from the pool.
+const offered = 100 * time.Millisecond
+
+// conns shares out the pool's connections so that a heartbeat always finds one: claims,
+// results and the rescue, any of which may hang on a lock or on a large answer, hold all
+// but one. That one is the listener's, who lends it to heartbeats; without a listener it
+// is there for them alone.
+type conns struct {
+	pool      *pgxpool.Pool
+	free      chan struct{} // a token for each connection that is not kept for heartbeats
+	loans     chan loan     // taken while the listener waits for notifications
+	listening atomic.Bool
+}
+
+// loan is a use of the listener's connection; done takes its error.
+type loan struct {
+	use  func(queue.DB) error
+	done chan error
+}
+
+func newConns(pool *pgxpool.Pool) *conns {
+	c := &conns{pool: pool, loans: make(chan loan)}
+	c.free = make(chan struct{}, max(pool.Config().MaxConns-1, 1))
+	for range cap(c.free) {
+		c.free <- struct{}{}
+	}
+	return c
+}
+
+// notSentError is the failure of a statement for which there was no connection in time:
+// the database has not seen it.
+type notSentError struct{ err error }
+
+func (e *notSentError) Error() string { return fmt.Sprintf("no connection: %v", e.err) }
+func (e *notSentError) Unwrap() error { return e.err }
+
+// do calls use with one of the connections that are not kept for heartbeats, once one is
+// free. The connection must not be kept.
+func (c *conns) do(ctx context.Context, use func(queue.DB) error) error {
+	select {
+	case <-c.free:
+	case <-ctx.Done():
+		return &notSentError{ctx.Err()}
+	}
+	defer func() { c.free <- struct{}{} }()
+	return c.fromPool(ctx, use)
+}
+
+// keep calls use with a connection that no claim and no result can hold up.
+func (c *conns) keep(ctx context.Context, use func(queue.DB) error) error {
+	if c.listening.Load() {
+		l := loan{use: use, done: make(chan error, 1)}
+		timer := time.NewTimer(offered)
+		defer timer.Stop()
+		select {
+		case c.loans <- l:
+			return <-l.done
+		case <-timer.C:
+		case <-ctx.Done():
+			return &notSentError{ctx.Err()}
+		}
+	}
+	return c.fromPool(ctx, use)
+}
+
+func (c *conns) fromPool(ctx context.Context, use func(queue.DB) error) error {
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return &notSentError{err}
+	}
+	defer conn.Release()
+	return use(conn)
+}
+
+// listen listens on conn until ctx is done or the connection fails, and lends it to those
+// who ask in between. wake is as for queue.Client.Listen.
+func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn, wake func(string)) error {
+	if err := client.Subscribe(ctx, conn); err != nil {
+		return err
+	}
+	c.listening.Store(true)
+	defer c.listening.Store(false)
+	wake("")
+	for {
+		borrower, err := c.follow(ctx, client, conn, wake)
+		if borrower == nil {
+			return err
+		}
+		borrower.done <- borrower.use(conn)
+	}
+}
+
+// follow waits for notifications until somebody asks for the connection, who is then
+// returned, or else the error that ended it.
+func (c *conns) follow(ctx context.Context, client *queue.Client, conn *pgx.Conn, wake func(string)) (*loan, error) {
+	waiting, interrupt := context.WithCancel(ctx)
+	asked := make(chan *loan, 1)
+	go func() {
+		select {
+		case l := <-c.loans:
+			asked <- &l
+		case <-waiting.Done():
+			asked <- nil
+		}
+		interrupt()
+	}()
+	err := client.Follow(waiting, conn, wake)
+	interrupt()
+	return <-asked, err
+}
