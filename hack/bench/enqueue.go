@@ -18,7 +18,7 @@ var enqueueWays = []struct {
 }
 
 // oneByOneShare is how many jobs are enqueued in bulk for each that is enqueued alone.
-const oneByOneShare = 20
+const oneByOneShare = 5
 
 // enqueue measures how fast jobs are added. Contenders take turns.
 func (b *bench) enqueue(ctx context.Context) error {
