@@ -36,7 +36,8 @@ func (c *Client) Subscribe(ctx context.Context, conn *pgx.Conn) error {
 
 // Follow calls wake, as Listen does, with what a subscribed connection has received and
 // receives, until ctx is done or the connection fails; it returns that error, never nil. When
-// ctx is done, the connection is whole and still subscribed.
+// ctx is done, the connection is whole and still subscribed. Follow on soon: what is received
+// meanwhile waits, and holds back cleaning of the server's notification queue.
 func (c *Client) Follow(ctx context.Context, conn *pgx.Conn, wake func(queue string)) error {
 	for {
 		n, err := conn.WaitForNotification(ctx)

@@ -227,6 +227,16 @@ func (c *completer) take() (batch []*result, wait time.Duration, closed bool) {
 // write writes a batch, one statement for each kind of result. It is true when the
 // database could not be used, and a pause is due.
 func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
+	begun := time.Now()
+	failed, late := false, false
+	defer func() {
+		switch {
+		case late:
+			c.sizes.late(len(batch))
+		case !failed:
+			c.sizes.inTime(time.Since(begun), len(batch))
+		}
+	}()
 	for _, same := range grouped(batch) {
 		c.turn()
 		if paused {
@@ -234,6 +244,7 @@ func (c *completer) write(ctx context.Context, batch []*result) (paused bool) {
 			continue
 		}
 		err := c.send(ctx, same)
+		failed, late = failed || err != nil, late || tookTooLong(err)
 		switch {
 		case err == nil:
 			c.backoff.reset()
@@ -353,12 +364,8 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 		ids, err = c.store.Release(ctx, worker, refsOf(same))
 		note(ids, outcomeReleased)
 	}
-	took := time.Since(begun)
-	c.metrics.wrote(len(same), took, err)
+	c.metrics.wrote(len(same), time.Since(begun), err)
 	if err != nil {
-		if tookTooLong(err) {
-			c.sizes.late(len(same))
-		}
 		unsure := mayHaveCommitted(err)
 		for _, r := range same {
 			r.tries++
@@ -366,7 +373,6 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 		}
 		return err
 	}
-	c.sizes.inTime(took, len(same))
 	wait := make(map[int64]bool, len(locked))
 	for _, id := range locked {
 		wait[id] = true

@@ -218,6 +218,33 @@ func TestCompleterHalvesWhatTakesTooLong(t *testing.T) {
 	}
 }
 
+// Batches grow again once statements are answered, whatever kinds of results are in them.
+func TestCompleterBatchesGrowAgain(t *testing.T) {
+	late := 8 // halved to one
+	f := &fakeSettler{fail: func([]int64) error {
+		if late--; late >= 0 {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}}
+	c := startCompleter(t, f)
+	ids := make([]int64, 400)
+	for i := range ids {
+		ids[i] = int64(i)
+	}
+	results := succeedAll(ids...)
+	for i := range results {
+		if i%2 == 0 {
+			results[i].action = actFail
+		}
+	}
+	c.add(results...)
+	flushed(t, c)
+	if n := len(f.batches); n > 8+20 { // 1, 2, 4 ... 256 results, in two statements each
+		t.Errorf("%d statements, want some 25", n)
+	}
+}
+
 // After a small write the next one is made at once; after a large one, what comes in the
 // moment after it goes together (W4).
 func TestCompleterGathersAfterALargeWrite(t *testing.T) {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -16,10 +17,11 @@ import (
 // does between two notifications, before it takes one from the pool.
 const offered = 100 * time.Millisecond
 
-// conns shares out the pool's connections so that a heartbeat always finds one: claims,
-// results and the rescue, any of which may hang on a lock or on a large answer, hold all
-// but one. That one is the listener's, who lends it to heartbeats; without a listener it
-// is there for them alone.
+// conns shares out the pool's connections so that a heartbeat finds one: claims, results
+// and the rescue, any of which may hang on a lock or on a large answer, hold all but one.
+// That one is the listener's, who lends it to heartbeats; without a listener it is there
+// for them alone, but for the moment (farewell) that a connection which was given up keeps
+// its place. Of a pool of one connection none is kept.
 type conns struct {
 	pool      *pgxpool.Pool
 	free      chan struct{} // a token for each connection that is not kept for heartbeats
@@ -41,6 +43,9 @@ func newConns(pool *pgxpool.Pool) *conns {
 	}
 	return c
 }
+
+// errNotLent is the answer to a loan of a connection that has turned out dead.
+var errNotLent = errors.New("worker: the listener's connection is closed")
 
 // notSentError is the failure of a statement for which there was no connection in time:
 // the database has not seen it.
@@ -69,7 +74,9 @@ func (c *conns) keep(ctx context.Context, use func(queue.DB) error) error {
 		defer timer.Stop()
 		select {
 		case c.loans <- l:
-			return <-l.done
+			if err := <-l.done; !errors.Is(err, errNotLent) {
+				return err
+			}
 		case <-timer.C:
 		case <-ctx.Done():
 			return &notSentError{ctx.Err()}
@@ -90,7 +97,10 @@ func (c *conns) fromPool(ctx context.Context, use func(queue.DB) error) error {
 // listen listens on conn until ctx is done or the connection fails, and lends it to those
 // who ask in between. wake is as for queue.Client.Listen.
 func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn, wake func(string)) error {
-	if err := client.Subscribe(ctx, conn); err != nil {
+	subscribing, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	err := client.Subscribe(subscribing, conn)
+	cancel()
+	if err != nil {
 		return err
 	}
 	c.listening.Store(true)
@@ -99,6 +109,10 @@ func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn
 	for {
 		borrower, err := c.follow(ctx, client, conn, wake)
 		if borrower == nil {
+			return err
+		}
+		if conn.IsClosed() {
+			borrower.done <- errNotLent
 			return err
 		}
 		borrower.done <- borrower.use(conn)

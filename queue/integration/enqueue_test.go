@@ -286,6 +286,35 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Expect(locksAfter(tx, 300*time.Millisecond)).To(Equal(1))
 	})
 
+	It("looks for others once in a moment where workers are behind, for transactions like its own (Q14)", func() {
+		e.enqueue(1)
+		e.exec(`UPDATE jobqueue.waiting SET available_at = available_at - interval '300 ms'`)
+		session, err := e.connect(nil).Acquire(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(session.Release)
+		remembers := func(level pgx.TxIsoLevel) (remembered bool) {
+			GinkgoHelper()
+			tx, err := session.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
+			Expect(err).NotTo(HaveOccurred())
+			_, err = e.c.Enqueue(e.ctx, tx, "q", queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(tx.Commit(e.ctx)).To(Succeed())
+			Expect(session.QueryRow(e.ctx, `SELECT coalesce(current_setting('jobqueue.attended', true), '') <> ''`).Scan(&remembered)).To(Succeed())
+			return remembered
+		}
+		Expect(remembers(pgx.RepeatableRead)).To(BeFalse(), "its snapshot may be old")
+		Expect(remembers(pgx.ReadCommitted)).To(BeTrue())
+
+		By("announcing what a SERIALIZABLE transaction adds, which may commit much later")
+		woken := e.listen()
+		_, err = session.Exec(e.ctx, `SET default_transaction_isolation = serializable`)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = session.Exec(e.ctx, `SELECT set_config('jobqueue.attended', jobqueue.moment('q', clock_timestamp()), false); SELECT jobqueue.enqueue('q', 'k')`,
+			pgx.QueryExecModeSimpleProtocol)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(woken).Should(Receive(Equal("q")))
+	})
+
 	It("has few of the transactions that overlap notify, so that the others commit side by side (Q14)", func() {
 		const producers = 60
 		woken := e.listen()

@@ -329,6 +329,8 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 		Entry(nil, `SELECT jobqueue.reap(NULL, NULL)`, "limit is null; allowed: 1 to 100000"),
 		Entry(nil, `SELECT jobqueue.sample(0)`, "cap is 0; allowed: 1 to 1000000"),
 		Entry(nil, `SELECT jobqueue.list_dead('q', -1)`, "limit is -1; allowed: 1 to 10000"),
+		Entry(nil, `SELECT jobqueue.snooze('[5:6]={1,2}', ARRAY[gen_random_uuid(), gen_random_uuid()], '{1,2}')`, "ids is an array that begins at 5; allowed: an array of job ids"),
+		Entry(nil, `SELECT jobqueue.discard('{1,2}', ARRAY[gen_random_uuid(), gen_random_uuid()], '[0:1]={a,b}')`, "reasons is an array that begins at 0"),
 		Entry(nil, `SELECT jobqueue.list_dead(NULL)`, "queue is null; allowed: the name of a declared queue"),
 		Entry(nil, `SELECT jobqueue.requeue(NULL, '{}')`, "queue is null"),
 		Entry(nil, `SELECT jobqueue.reap(NULL, 1, NULL)`, "retention is null; allowed: true or false"),

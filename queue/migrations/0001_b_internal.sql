@@ -58,6 +58,8 @@ BEGIN
         PERFORM {{schema}}.bad_argument(p_argument, NULL, p_allowed);
     ELSIF array_ndims(p_array) > 1 THEN
         PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s dimensions', array_ndims(p_array)), p_allowed || ', in one dimension');
+    ELSIF array_lower(p_array, 1) <> 1 THEN
+        PERFORM {{schema}}.bad_argument(p_argument, format('an array that begins at %s', array_lower(p_array, 1)), p_allowed || ', from 1 on');
     ELSIF array_position(p_array, NULL) IS NOT NULL THEN
         PERFORM {{schema}}.bad_argument(p_argument, 'an array with a null', p_allowed);
     END IF;
@@ -117,6 +119,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF array_ndims(p_array) > 1 THEN
         PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s dimensions', array_ndims(p_array)), 'an array of one dimension');
+    ELSIF array_lower(p_array, 1) <> 1 THEN
+        PERFORM {{schema}}.bad_argument(p_argument, format('an array that begins at %s', array_lower(p_array, 1)), 'an array that begins at 1');
     ELSIF cardinality(p_array) <> cardinality(p_ids) THEN
         PERFORM {{schema}}.bad_argument(p_argument, format('an array of %s', cardinality(p_array)), format('as many as ids, which are %s', cardinality(p_ids)));
     END IF;

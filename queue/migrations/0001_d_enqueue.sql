@@ -57,7 +57,7 @@ BEGIN
                         ORDER BY w.priority, w.available_at, w.id LIMIT 1) f) END;
     END IF;
     IF v_others > 0 THEN
-        IF v_others = 2 THEN
+        IF v_others = 2 AND current_setting('transaction_isolation') = 'read committed' THEN -- not by an old snapshot
             PERFORM set_config('jobqueue.attended', {{schema}}.moment(p_queue, v_now), false);
         END IF;
     ELSIF {{schema}}.announces(p_queue) THEN
@@ -135,7 +135,8 @@ BEGIN
     RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
     IF v_id IS NULL THEN
         PERFORM {{schema}}.refuse_job(p_queue, p_kind, p_payload, p_priority, p_delay_seconds, p_run_at, p_max_attempts);
-    ELSIF v_ready AND current_setting('jobqueue.attended', true) IS DISTINCT FROM {{schema}}.moment(p_queue, v_now) THEN
+    ELSIF v_ready AND (current_setting('jobqueue.attended', true) IS DISTINCT FROM {{schema}}.moment(p_queue, v_now)
+                       OR current_setting('transaction_isolation') = 'serializable') THEN
         PERFORM {{schema}}.wake(p_queue, v_id);
     END IF;
     IF p_run_at < v_now THEN
