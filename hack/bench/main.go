@@ -134,7 +134,7 @@ func parseOptions(args []string) (options, error) {
 	flags.DurationVar(&o.limit, "limit", 2*time.Minute, "the longest that one drain may take")
 	flags.StringVar(&o.rivals, "rivals", "hack/bench/rivals", "the `folder` of the rivals for Node.js")
 	flags.StringVar(&o.gueSchema, "gue-schema", "", "gue's schema.sql, without which gue is left out")
-	flags.IntVar(&o.enqueueJobs, "enqueue-jobs", 100_000, "jobs of each bulk enqueue; a twentieth one by one")
+	flags.IntVar(&o.enqueueJobs, "enqueue-jobs", 100_000, "jobs of each bulk enqueue; a fifth one by one")
 	flags.IntVar(&o.latencySeconds, "latency-seconds", 20, "how long 100 jobs per second are enqueued")
 	flags.IntVar(&o.adverseRounds, "adverse-rounds", 3, "rounds of adversity, whose preparation takes minutes")
 	flags.IntVar(&o.future, "future", 1_000_000, "future jobs of adversity")
