@@ -118,13 +118,11 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 	// brings is given back below, instead of running unknown until its lease is over.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	var runs []queue.Run
-	err := e.conns.do(call, func(db queue.DB) (err error) {
+	runs, err := with(call, e.conns, func(db queue.DB) ([]queue.Run, error) {
 		sent = time.Now()
-		runs, err = e.client.Claim(call, db, queue.ClaimRequest{
+		return e.client.Claim(call, db, queue.ClaimRequest{
 			Queue: e.cfg.Queue, Worker: id.id, Pod: e.pod(), Limit: limit, Kinds: e.kinds, Alone: e.alone(),
 		})
-		return err
 	})
 	took := time.Since(sent)
 	e.metrics.claimed(limit, len(runs), took, err)

@@ -32,14 +32,20 @@ type fakeSettler struct {
 }
 
 func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
+	return writeEach(f, refs, func(r queue.Ref) (queue.Ref, string) { return r, what })
+}
+
+// writeEach is write for results of which each says something of its own.
+func writeEach[T any](f *fakeSettler, results []T, say func(T) (queue.Ref, string)) ([]int64, error) {
 	if f.block != nil {
 		<-f.block
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var ids, accepted []int64
-	for _, r := range refs {
-		ids = append(ids, r.ID)
+	for _, r := range results {
+		ref, _ := say(r)
+		ids = append(ids, ref.ID)
 	}
 	f.batches = append(f.batches, ids)
 	if f.fail != nil {
@@ -47,22 +53,13 @@ func (f *fakeSettler) write(what string, refs []queue.Ref) ([]int64, error) {
 			return nil, err
 		}
 	}
-	for _, id := range ids {
+	for i, id := range ids {
 		if !f.refuse[id] {
 			accepted = append(accepted, id)
-			f.done[id] = what
+			_, f.done[id] = say(results[i])
 		}
 	}
 	return accepted, nil
-}
-
-// note says more of a result that was accepted.
-func (f *fakeSettler) note(id int64, what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.done[id] != "" {
-		f.done[id] = what
-	}
 }
 
 func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref, _ []time.Duration) (accepted, locked []int64, err error) {
@@ -82,27 +79,11 @@ func (f *fakeSettler) Succeed(_ context.Context, _ uuid.UUID, refs []queue.Ref, 
 }
 
 func (f *fakeSettler) Snooze(_ context.Context, _ uuid.UUID, snoozes []queue.Snooze) ([]int64, error) {
-	var refs []queue.Ref
-	for _, s := range snoozes {
-		refs = append(refs, s.Ref)
-	}
-	ids, err := f.write("snoozed", refs)
-	for _, s := range snoozes {
-		f.note(s.ID, "snoozed "+s.Delay.String())
-	}
-	return ids, err
+	return writeEach(f, snoozes, func(s queue.Snooze) (queue.Ref, string) { return s.Ref, "snoozed " + s.Delay.String() })
 }
 
 func (f *fakeSettler) Discard(_ context.Context, _ uuid.UUID, discards []queue.Discard) ([]int64, error) {
-	var refs []queue.Ref
-	for _, d := range discards {
-		refs = append(refs, d.Ref)
-	}
-	ids, err := f.write("discarded", refs)
-	for _, d := range discards {
-		f.note(d.ID, "discarded "+d.Reason)
-	}
-	return ids, err
+	return writeEach(f, discards, func(d queue.Discard) (queue.Ref, string) { return d.Ref, "discarded " + d.Reason })
 }
 
 func (f *fakeSettler) Release(_ context.Context, _ uuid.UUID, refs []queue.Ref) ([]int64, error) {

@@ -66,6 +66,15 @@ func (c *conns) do(ctx context.Context, use func(queue.DB) error) error {
 	return c.fromPool(ctx, use)
 }
 
+// with is do for a call that returns something.
+func with[T any](ctx context.Context, c *conns, call func(queue.DB) (T, error)) (value T, err error) {
+	err = c.do(ctx, func(db queue.DB) error {
+		value, err = call(db)
+		return err
+	})
+	return value, err
+}
+
 // keep calls use with a connection that no claim and no result can hold up.
 func (c *conns) keep(ctx context.Context, use func(queue.DB) error) error {
 	if c.listening.Load() {

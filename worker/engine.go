@@ -188,34 +188,18 @@ func (s clientSettler) Succeed(ctx context.Context, worker uuid.UUID, refs []que
 	return accepted, locked, err
 }
 
-func (s clientSettler) Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) (outcomes []queue.FailOutcome, err error) {
-	err = s.conns.do(ctx, func(db queue.DB) error {
-		outcomes, err = s.client.Fail(ctx, db, worker, failures)
-		return err
-	})
-	return outcomes, err
+func (s clientSettler) Fail(ctx context.Context, worker uuid.UUID, failures []queue.Failure) ([]queue.FailOutcome, error) {
+	return with(ctx, s.conns, func(db queue.DB) ([]queue.FailOutcome, error) { return s.client.Fail(ctx, db, worker, failures) })
 }
 
-func (s clientSettler) Snooze(ctx context.Context, worker uuid.UUID, snoozes []queue.Snooze) (accepted []int64, err error) {
-	err = s.conns.do(ctx, func(db queue.DB) error {
-		accepted, err = s.client.Snooze(ctx, db, worker, snoozes)
-		return err
-	})
-	return accepted, err
+func (s clientSettler) Snooze(ctx context.Context, worker uuid.UUID, snoozes []queue.Snooze) ([]int64, error) {
+	return with(ctx, s.conns, func(db queue.DB) ([]int64, error) { return s.client.Snooze(ctx, db, worker, snoozes) })
 }
 
-func (s clientSettler) Discard(ctx context.Context, worker uuid.UUID, discards []queue.Discard) (accepted []int64, err error) {
-	err = s.conns.do(ctx, func(db queue.DB) error {
-		accepted, err = s.client.Discard(ctx, db, worker, discards)
-		return err
-	})
-	return accepted, err
+func (s clientSettler) Discard(ctx context.Context, worker uuid.UUID, discards []queue.Discard) ([]int64, error) {
+	return with(ctx, s.conns, func(db queue.DB) ([]int64, error) { return s.client.Discard(ctx, db, worker, discards) })
 }
 
-func (s clientSettler) Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) (accepted []int64, err error) {
-	err = s.conns.do(ctx, func(db queue.DB) error {
-		accepted, err = s.client.Release(ctx, db, worker, refs)
-		return err
-	})
-	return accepted, err
+func (s clientSettler) Release(ctx context.Context, worker uuid.UUID, refs []queue.Ref) ([]int64, error) {
+	return with(ctx, s.conns, func(db queue.DB) ([]int64, error) { return s.client.Release(ctx, db, worker, refs) })
 }

@@ -113,7 +113,7 @@ func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
 	for i, h := range jobs {
 		refs[i] = h.Ref
 	}
-	sent := time.Now()
+	var sent time.Time
 	var hb queue.Heartbeat
 	err := e.conns.keep(call, func(db queue.DB) (err error) {
 		sent = time.Now()
@@ -144,11 +144,7 @@ func (e *engine) disown(ctx context.Context, id *identity) error {
 	}
 	call, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	var back []int64
-	err := e.conns.do(call, func(db queue.DB) (err error) {
-		back, err = e.client.Disown(call, db, id.id, refs)
-		return err
-	})
+	back, err := with(call, e.conns, func(db queue.DB) ([]int64, error) { return e.client.Disown(call, db, id.id, refs) })
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -35,10 +35,8 @@ func (e *engine) rescue(ctx context.Context) {
 	var returned, buried, workers int64
 	for range rescueLoops {
 		call, cancel := context.WithTimeout(ctx, reapTimeout)
-		var r queue.ReapResult
-		err := e.conns.do(call, func(db queue.DB) (err error) {
-			r, err = e.client.Reap(call, db, queue.ReapRequest{Queue: e.cfg.Queue, Kinds: e.kinds, Limit: rescueBatch})
-			return err
+		r, err := with(call, e.conns, func(db queue.DB) (queue.ReapResult, error) {
+			return e.client.Reap(call, db, queue.ReapRequest{Queue: e.cfg.Queue, Kinds: e.kinds, Limit: rescueBatch})
 		})
 		cancel()
 		if err != nil {
