@@ -28,6 +28,9 @@ CREATE TABLE {{schema}}.queues (
     updated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- A type costs an insert nothing; a check of a text would be made ready by each.
+CREATE TYPE {{schema}}.waiting_state AS ENUM ('scheduled', 'pending');
+
 -- Jobs that wait: pending ones, and scheduled ones whose time has not come. Wide
 -- fixed-length columns first, so that no padding is stored. attempt counts the
 -- runs that have begun.
@@ -39,14 +42,13 @@ CREATE TABLE {{schema}}.waiting (
     attempt      integer  NOT NULL DEFAULT 0,
     max_attempts integer  NOT NULL,
     priority     smallint NOT NULL DEFAULT 0,
-    state        text     NOT NULL,
+    state        {{schema}}.waiting_state NOT NULL,
     queue        text     NOT NULL,
     kind         text     NOT NULL,
     payload      jsonb    NOT NULL,
     last_error   text,
     errors       jsonb,
-    CONSTRAINT waiting_pkey PRIMARY KEY (id),
-    CONSTRAINT waiting_state CHECK (state IN ('scheduled', 'pending'))
+    CONSTRAINT waiting_pkey PRIMARY KEY (id)
 ) WITH (
     -- Every row dies young. Vacuum on absolute numbers, without pausing, and
     -- never truncate: giving the tail back takes an exclusive lock, and the

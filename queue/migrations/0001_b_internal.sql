@@ -221,7 +221,7 @@ $$;
 -- below read the tables.
 CREATE VIEW {{schema}}.jobs AS
 SELECT w.id, w.available_at, w.created_at, NULL::timestamptz AS started_at, NULL::timestamptz AS deadline, NULL::uuid AS token, NULL::uuid AS worker_id,
-       w.attempt, w.max_attempts, w.priority, w.state, w.queue, w.kind, w.payload, w.last_error, w.errors
+       w.attempt, w.max_attempts, w.priority, w.state::text AS state, w.queue, w.kind, w.payload, w.last_error, w.errors
 FROM {{schema}}.waiting w
 UNION ALL
 SELECT j.id, j.available_at, j.created_at, b.started_at, b.deadline, {{schema}}.run_token(b.key, j.n - 1), b.worker_id,

@@ -124,7 +124,7 @@ BEGIN
     -- what it works on: so everything is checked at once, and who failed is asked who it was.
     INSERT INTO {{schema}}.waiting AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
     SELECT t.at, v_now, CASE WHEN p_max_attempts > 0 THEN p_max_attempts ELSE q.max_attempts END, p_priority,
-           CASE WHEN t.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, p_kind, p_payload
+           CASE WHEN t.at <= v_now THEN 'pending'::{{schema}}.waiting_state ELSE 'scheduled' END, p_queue, p_kind, p_payload
     FROM {{schema}}.queues q
     CROSS JOIN LATERAL (SELECT coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0))) AS at) t
     WHERE q.name = p_queue
@@ -230,7 +230,7 @@ BEGIN
     WITH added AS (
         INSERT INTO {{schema}}.waiting AS j (available_at, created_at, max_attempts, priority, state, queue, kind, payload)
         SELECT n.at, v_now, coalesce(nullif(n.attempts, 0), v_attempts), coalesce(n.priority, 0::smallint),
-               CASE WHEN n.at <= v_now THEN 'pending' ELSE 'scheduled' END, p_queue, n.kind, n.payload
+               CASE WHEN n.at <= v_now THEN 'pending'::{{schema}}.waiting_state ELSE 'scheduled' END, p_queue, n.kind, n.payload
         FROM (SELECT u.*, CASE WHEN u.run_at IS NOT NULL THEN u.run_at
                                WHEN u.delay > 0 THEN v_now + make_interval(secs => u.delay) ELSE v_now END AS at
               FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)

@@ -161,7 +161,7 @@ BEGIN
     RETURN QUERY
     INSERT INTO {{schema}}.waiting AS w (id, available_at, created_at, attempt, max_attempts, priority, state, queue, kind, payload, last_error, errors)
     SELECT (r.job).id, v_now + make_interval(secs => d.delay), (r.job).created_at, (r.job).attempt, (r.job).max_attempts, (r.job).priority,
-           CASE WHEN d.delay > 0 THEN 'scheduled' ELSE 'pending' END,
+           CASE WHEN d.delay > 0 THEN 'scheduled'::{{schema}}.waiting_state ELSE 'pending' END,
            (r.job).queue, (r.job).kind, (r.job).payload, (r.job).last_error, (r.job).errors
     FROM {{schema}}.jobs_of(v.keys, v.masks) r
     CROSS JOIN LATERAL (SELECT p_delay_seconds[{{schema}}.element_of(p_ids, p_tokens, (r.job).id, {{schema}}.run_token(r.key, r.slot))] AS delay OFFSET 0) d

@@ -5,7 +5,7 @@ RETURNS TABLE (id bigint, queue text, kind text, state text, priority smallint, 
     created_at timestamptz, available_at timestamptz, started_at timestamptz, deadline timestamptz, worker_id uuid,
     finished_at timestamptz, reason text, last_error text, errors jsonb)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-    SELECT w.id, w.queue, w.kind, w.state, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
+    SELECT w.id, w.queue, w.kind, w.state::text, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
            NULL::timestamptz, NULL::uuid, NULL::timestamptz, NULL, w.last_error, w.errors
     FROM {{schema}}.waiting w WHERE w.id = p_id
     UNION ALL
@@ -52,11 +52,11 @@ BEGIN
     IF p_state IS NULL OR p_state IN ('scheduled', 'pending', 'running') THEN
         RETURN QUERY
         SELECT * FROM (
-            (SELECT w.id, w.queue, w.kind, w.state, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
+            (SELECT w.id, w.queue, w.kind, w.state::text, w.priority, w.payload, w.attempt, w.max_attempts, w.created_at, w.available_at, NULL::timestamptz,
                     NULL::timestamptz, NULL::uuid, NULL::timestamptz, NULL::text, w.last_error, w.errors
              FROM {{schema}}.waiting w
              WHERE (p_state IS NULL OR p_state <> 'running') AND w.id < v_before
-               AND (p_queue IS NULL OR w.queue = p_queue) AND (p_kind IS NULL OR w.kind = p_kind) AND (p_state IS NULL OR w.state = p_state)
+               AND (p_queue IS NULL OR w.queue = p_queue) AND (p_kind IS NULL OR w.kind = p_kind) AND (p_state IS NULL OR w.state::text = p_state)
              ORDER BY w.id DESC LIMIT p_limit)
             UNION ALL
             (SELECT j.id, j.queue, j.kind, 'running', j.priority, j.payload, j.attempt + 1, j.max_attempts, j.created_at, j.available_at, b.started_at,
