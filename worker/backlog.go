@@ -101,12 +101,7 @@ func (b *backlog) signal() {
 	}
 }
 
-func (b *backlog) nudge() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
+func (b *backlog) nudge() { leave(b.wake) }
 
 func (b *backlog) roomLocked() int { return b.idle + b.ahead - (len(b.items) - b.head) }
 

@@ -94,12 +94,7 @@ func (c *completer) add(results ...*result) {
 	c.nudge()
 }
 
-func (c *completer) nudge() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
+func (c *completer) nudge() { leave(c.changed) }
 
 // unwritten is the number of results that the database has not answered for.
 func (c *completer) unwritten() int {
@@ -345,7 +340,7 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 	case actSucceed:
 		ids, locked, err = c.store.Succeed(ctx, worker, refsOf(same), tookOf(same))
 		note(ids, outcomeSucceeded)
-	case actFail, actVerify:
+	case actFail:
 		var outcomes []queue.FailOutcome
 		outcomes, err = c.store.Fail(ctx, worker, failuresOf(same))
 		for _, o := range outcomes {
@@ -408,9 +403,9 @@ func (c *completer) account(r *result, outcome string) {
 	h := r.held
 	if outcome == "" {
 		switch {
-		case r.action == actVerify && !r.handlerFailed && !r.unsure:
+		case r.verify && !r.handlerFailed && !r.unsure && h.mustBeOurs(time.Now()):
 			outcome = outcomeSucceeded
-		case r.action == actVerify, r.unsure: // after an unsure write, a refusal may be its own doing
+		case r.verify, r.unsure: // after an unsure write, a refusal may be its own doing
 			outcome = outcomeUnconfirmed
 		default:
 			outcome = outcomeRefused
@@ -435,7 +430,7 @@ func (c *completer) account(r *result, outcome string) {
 		slog.Int("attempt", h.Attempt), slog.Int("max_attempts", h.MaxAttempts),
 		slog.String("worker", h.identity.id.String()), slog.String("token", h.Token.String()),
 	}
-	if r.action == actFail || r.action == actVerify && outcome != outcomeSucceeded {
+	if r.action == actFail && outcome != outcomeSucceeded {
 		attrs = append(attrs, slog.String("error", r.text))
 	}
 	if outcome == outcomeDiscarded {

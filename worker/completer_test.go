@@ -350,7 +350,7 @@ func TestCompleterPausesWhenTheDatabaseGoesWhileItWritesOneByOne(t *testing.T) {
 	if len(f.done) != 4 || f.done[2] != "" {
 		t.Errorf("written: %v, want all but 2", f.done)
 	}
-	want := [][]int64{{1, 2, 3, 4, 5}, {1}, {2}, {2, 3, 4, 5}}
+	want := [][]int64{{1, 2, 3, 4, 5}, {1}, {2}, {2}}
 	if diff := cmp.Diff(want, f.batches[:len(want)]); diff != "" {
 		t.Errorf("the first writes (-want +got):\n%s", diff)
 	}
@@ -476,9 +476,13 @@ func TestCompleterCountsRefusals(t *testing.T) {
 	}{
 		"lease lost":                             {wantOutcome: outcomeRefused},
 		"failure of a lost lease":                {change: func(r *result) { r.action = actFail }, wantOutcome: outcomeRefused},
-		"committed in the handler's transaction": {change: func(r *result) { r.action = actVerify }, wantOutcome: outcomeSucceeded},
+		"committed in the handler's transaction": {change: func(r *result) { r.verify = true }, wantOutcome: outcomeSucceeded},
 		"commit failed, or only its answer": {
-			change:      func(r *result) { r.action, r.handlerFailed = actVerify, true },
+			change:      func(r *result) { r.verify, r.handlerFailed = true, true },
+			wantOutcome: outcomeUnconfirmed,
+		},
+		"its lease was over by then": {
+			change:      func(r *result) { r.verify, r.held.hardLimit = true, time.Now().Add(-time.Second) },
 			wantOutcome: outcomeUnconfirmed,
 		},
 		"written before, answer lost": {failFirst: errors.New("connection reset"), wantOutcome: outcomeUnconfirmed},

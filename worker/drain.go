@@ -57,8 +57,9 @@ func (e *engine) drain(ctx context.Context, claimers *sync.WaitGroup, deadline t
 	}
 
 	await(end, claimers.Wait)
+	until(end, func() bool { return e.deciding.Load() == 0 })
 	e.completer.flush(end)
-	unwritten := e.completer.unwritten()
+	unwritten := e.completer.unwritten() + int(e.deciding.Load())
 	e.completer.close()
 	removed := e.unregisterAll(end)
 	if e.backlog.taken() == 0 {
@@ -76,9 +77,14 @@ func (e *engine) drain(ctx context.Context, claimers *sync.WaitGroup, deadline t
 
 // awaitHandlers waits until no slot runs a handler that can still be waited for.
 func (e *engine) awaitHandlers(ctx context.Context) {
+	until(ctx, func() bool { return e.backlog.taken() <= e.running((*held).isStuck) })
+}
+
+// until looks every now and then whether done is true, and returns when it is or ctx is done.
+func until(ctx context.Context, done func() bool) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for ctx.Err() == nil && e.backlog.taken() > e.running((*held).isStuck) {
+	for ctx.Err() == nil && !done() {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

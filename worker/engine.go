@@ -42,9 +42,11 @@ type engine struct {
 	completer  *completer
 	current    []atomic.Pointer[held] // the run in each slot
 	begun      atomic.Int64           // handlers started so far
+	deciding   atomic.Int64           // handlers back whose results are not handed over yet
 
 	woken    chan struct{} // one token: there may be new jobs
 	beatNow  chan struct{} // one token: an identity was retired
+	tidyNow  chan struct{} // one token: heartbeats have been sent
 	stuck    chan struct{} // closed when a handler was written off
 	recycle  chan struct{} // closed when the worker has run its number of jobs
 	stuckOne sync.Once
@@ -60,7 +62,7 @@ func newEngine(w *Worker, kinds []string) *engine {
 		handlers: w.handlers, kinds: kinds,
 		identities: newIdentities(), backlog: newBacklog(), pace: &pace{}, claimable: bound{timeout: claimTimeout, ceiling: maxClaim},
 		current: make([]atomic.Pointer[held], w.cfg.Slots),
-		woken:   make(chan struct{}, 1), beatNow: make(chan struct{}, 1),
+		woken:   make(chan struct{}, 1), beatNow: make(chan struct{}, 1), tidyNow: make(chan struct{}, 1),
 		stuck: make(chan struct{}), recycle: make(chan struct{}),
 	}
 	policy := queue.DefaultPolicy()
@@ -94,6 +96,7 @@ func (e *engine) run(ctx context.Context) error {
 		e.completer.run(keeping)
 	})
 	keepers.Go(func() { e.heartbeatLoop(keeping) })
+	keepers.Go(func() { e.tidyLoop(keeping) })
 	keepers.Go(func() { e.watch(keeping) })
 	for i := range e.current {
 		e.slots.Go(func() { e.slot(i) })
@@ -167,9 +170,12 @@ func (e *engine) adopt(p queue.Policy) {
 }
 
 // wake tells the claim loop that there may be jobs.
-func (e *engine) wake() {
+func (e *engine) wake() { leave(e.woken) }
+
+// leave puts a token there, unless there is one.
+func leave(tokens chan<- struct{}) {
 	select {
-	case e.woken <- struct{}{}:
+	case tokens <- struct{}{}:
 	default:
 	}
 }

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,12 +24,7 @@ const (
 )
 
 // beat asks the heartbeat loop for a turn now.
-func (e *engine) beat() {
-	select {
-	case e.beatNow <- struct{}{}:
-	default:
-	}
-}
+func (e *engine) beat() { leave(e.beatNow) }
 
 // heartbeatLoop extends the leases of what is held until ctx is done. A heartbeat
 // is one statement, whatever the number of jobs, and brings the policy.
@@ -39,6 +36,7 @@ func (e *engine) heartbeatLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		leave(e.tidyNow)
 		wait := failing.next()
 		if ok {
 			failing.reset()
@@ -50,17 +48,26 @@ func (e *engine) heartbeatLoop(ctx context.Context) {
 	}
 }
 
-// beatAll sends the heartbeats of all identities. It is false when one should be tried
-// again soon. Each may hang for its time limit, so each is a turn of the loop.
+// beatAll sends the heartbeats of all identities, the current one's first and those of the
+// retired ones side by side, for each may hang for its time limit, and no lease should
+// run out because of another's. It is false when one should be tried again soon.
 func (e *engine) beatAll(ctx context.Context) bool {
-	ok, away := true, false
-	for _, id := range e.identities.all() {
-		e.health.turn("heartbeat")
-		err := e.beatOne(ctx, id, away)
-		ok = ok && err == nil
-		away = away || err != nil && !isAnswer(err)
+	ids := e.identities.all()
+	e.health.turn("heartbeat")
+	var failed atomic.Bool
+	beat := func(id *identity) {
+		if e.beatOne(ctx, id) != nil {
+			failed.Store(true)
+		}
 	}
-	return ok
+	beat(ids[0])
+	e.health.turn("heartbeat")
+	var retired sync.WaitGroup
+	for _, id := range ids[1:] {
+		retired.Go(func() { beat(id) })
+	}
+	retired.Wait()
+	return !failed.Load()
 }
 
 // untilBeat waits for d, or less when asked for a heartbeat now.
@@ -83,23 +90,10 @@ func (e *engine) untilBeat(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// errAway is the failure of what is not tried while the database does not answer.
-var errAway = errors.New("worker: the database does not answer")
-
-// beatOne sends one identity's heartbeat, or ends an identity that is over, unless the
-// database is known to be away: leases cannot wait for it, the rest can. An error means
-// that it should be tried again soon.
-func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
-	beating, done := id.state()
-	switch {
-	case done && !beating:
-		e.identities.forget(id)
-		return nil
-	case done && away:
-		return errAway
-	case done:
-		return e.unregister(ctx, id)
-	case !beating:
+// beatOne sends the heartbeat of an identity that needs one. An error means that it should
+// be tried again soon.
+func (e *engine) beatOne(ctx context.Context, id *identity) error {
+	if beating, done := id.state(); !beating || done {
 		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, beatTimeout(e.policy.Load().Lease))
@@ -132,7 +126,47 @@ func (e *engine) beatOne(ctx context.Context, id *identity, away bool) error {
 	id.renew(sent, hb.LeaseExpiresAt.Sub(hb.Now))
 	e.adopt(hb.Policy)
 	e.lose(jobs, hb.Lost)
-	return e.disown(ctx, id)
+	return nil
+}
+
+// tidyLoop ends what is over of retired identities until ctx is done, after each round of
+// heartbeats and sooner while it fails. It is a loop of its own because heartbeats cannot
+// wait for it: whoever holds a retired identity's row locked must not end the live one's lease.
+func (e *engine) tidyLoop(ctx context.Context) {
+	defer e.health.ended("tidying")
+	failing := backoff{base: 100 * time.Millisecond, ceiling: beatRetryMax}
+	for ctx.Err() == nil {
+		wait := maxQuiet
+		if e.tidy(ctx) == nil {
+			failing.reset()
+		} else {
+			wait = failing.next()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-e.tidyNow:
+		}
+		timer.Stop()
+	}
+}
+
+// tidy gives back what lost claims took, and removes the rows of identities on which
+// nothing hangs any more.
+func (e *engine) tidy(ctx context.Context) (failed error) {
+	for _, id := range e.identities.all() {
+		e.health.turn("tidying")
+		switch beating, done := id.state(); {
+		case done && !beating:
+			e.identities.forget(id)
+		case done:
+			failed = errors.Join(failed, e.unregister(ctx, id))
+		case beating:
+			failed = errors.Join(failed, e.disown(ctx, id))
+		}
+	}
+	return failed
 }
 
 // disown gives back what a claim without an answer took, if its identity is retired:

@@ -181,6 +181,12 @@ func (h *held) isStuck() bool {
 	return h.stuck
 }
 
+// mustBeOurs is true while neither the run's hard limit nor its lease is over by this
+// process's own clock: nobody has taken it back then, unless it was cancelled.
+func (h *held) mustBeOurs(now time.Time) bool {
+	return (h.hardLimit.IsZero() || now.Before(h.hardLimit)) && !h.identity.over(now)
+}
+
 // active is true while the job's lease matters to this process.
 func (h *held) active() bool {
 	h.mu.Lock()

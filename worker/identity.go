@@ -106,6 +106,13 @@ func (i *identity) isOver(now time.Time) bool {
 	return !i.renewedAt.IsZero() && now.Sub(i.renewedAt) >= i.lease
 }
 
+// over is isOver for those who do not hold i.mu.
+func (i *identity) over(now time.Time) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.isOver(now)
+}
+
 // expire reports, once, that the lease has run out by this process's own clock
 // while something was held under it, and retires the identity.
 func (i *identity) expire(now time.Time) bool {

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobqueue-dev/jobqueue-operator/internal/pgdial"
@@ -71,6 +72,11 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	pc.PingTimeout = pingTimeout
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.BeforeClose = hangUp
+	if pc.ConnConfig.ValidateConnect == nil {
+		// A standby that is met while the database's name moves to another server would
+		// answer, and refuse, every statement for as long as the connection lives.
+		pc.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 	if cfg.DisableListen && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}

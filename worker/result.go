@@ -15,17 +15,13 @@ type action int
 const (
 	actSucceed action = iota
 	actFail
-	// actVerify records a failed attempt for a run that called Job.Succeed. That the
-	// database refuses it is the proof that the handler's transaction is committed.
-	actVerify
 	actSnooze
 	actDiscard
 	actRelease
 )
 
 var actionNames = map[action]string{
-	actSucceed: "succeed", actFail: "fail", actVerify: "verify",
-	actSnooze: "snooze", actDiscard: "discard", actRelease: "release",
+	actSucceed: "succeed", actFail: "fail", actSnooze: "snooze", actDiscard: "discard", actRelease: "release",
 }
 
 func (a action) String() string { return actionNames[a] }
@@ -40,8 +36,10 @@ type result struct {
 
 	took time.Duration // how long the handler did
 
-	// handlerFailed is kept for a verified run, where text alone cannot tell.
-	handlerFailed bool
+	// verify is set for a run that called Job.Succeed. That the database refuses what the
+	// handler wants now is the proof that its transaction is committed.
+	verify        bool
+	handlerFailed bool // it returned an error, of a run to verify
 	tries         int
 	postponed     int // times that its row was locked
 	// unsure is set when an earlier write may have reached the database without its
@@ -72,12 +70,13 @@ func cleanText(text string) string {
 func ending(h *held, err error, succeeded, interrupted bool) result {
 	switch {
 	case succeeded && err == nil:
-		return result{held: h, action: actVerify, text: ErrNotCommitted.Error()}
+		return result{held: h, action: actFail, text: ErrNotCommitted.Error(), verify: true}
 	case err == nil:
 		return result{held: h, action: actSucceed}
 	}
 	c := classify(err)
-	r := result{held: h, action: actFail, text: cleanText(err.Error())}
+	// Whatever the handler says now, the job may be finished already if Job.Succeed was accepted.
+	r := result{held: h, action: actFail, text: cleanText(err.Error()), verify: succeeded, handlerFailed: succeeded}
 	switch c.verdict {
 	case verdictRetry:
 		switch {
@@ -95,17 +94,15 @@ func ending(h *held, err error, succeeded, interrupted bool) result {
 	case verdictDiscard:
 		r.action, r.text = actDiscard, cleanText(c.reason)
 	}
-	if succeeded {
-		// Whatever the handler says now, the job may be finished already.
-		r.action, r.handlerFailed = actVerify, true
-	}
 	return r
 }
 
-// group is the key of the results that one statement can write.
+// group is the key of the results that one statement can write. Those of unsure writes go
+// by themselves: answers name jobs, and such a result may meet a later run of its job.
 type group struct {
 	worker uuid.UUID
 	action action
+	unsure bool
 }
 
 // grouped splits results by statement, keeping their order.
@@ -113,7 +110,7 @@ func grouped(results []*result) [][]*result {
 	var groups [][]*result
 	index := map[group]int{}
 	for _, r := range results {
-		key := group{worker: r.held.identity.id, action: r.action}
+		key := group{worker: r.held.identity.id, action: r.action, unsure: r.unsure}
 		at, ok := index[key]
 		if !ok {
 			at = len(groups)

@@ -26,10 +26,16 @@ func TestEnding(t *testing.T) {
 		"retry after":                 {err: RetryAfter(time.Minute, base), want: result{action: actFail, text: "no", delay: time.Minute}},
 		"snooze":                      {err: Snooze(time.Minute), want: result{action: actSnooze, text: "worker: snoozed for 1m0s", delay: time.Minute}},
 		"discard":                     {err: Discard("opted out"), want: result{action: actDiscard, text: "opted out"}},
-		"finished in its transaction": {succeeded: true, want: result{action: actVerify, text: ErrNotCommitted.Error()}},
-		"commit failed":               {succeeded: true, err: base, want: result{action: actVerify, text: "no", handlerFailed: true}},
+		"finished in its transaction": {succeeded: true, want: result{action: actFail, text: ErrNotCommitted.Error(), verify: true}},
+		"finished while stopping": {succeeded: true, interrupted: true,
+			want: result{action: actFail, text: ErrNotCommitted.Error(), verify: true}},
+		"commit failed": {succeeded: true, err: base, want: result{action: actFail, text: "no", verify: true, handlerFailed: true}},
 		"commit failed while stopping": {succeeded: true, err: base, interrupted: true,
-			want: result{action: actVerify, text: "no", handlerFailed: true}},
+			want: result{action: actRelease, text: "no", verify: true, handlerFailed: true}},
+		"rolled back and snoozed": {succeeded: true, err: Snooze(time.Minute),
+			want: result{action: actSnooze, text: "worker: snoozed for 1m0s", delay: time.Minute, verify: true, handlerFailed: true}},
+		"rolled back and discarded": {succeeded: true, err: Discard("opted out"),
+			want: result{action: actDiscard, text: "opted out", verify: true, handlerFailed: true}},
 		"its row was locked":           {err: base, locked: true, want: result{action: actSnooze, text: "no", delay: lockedOut}},
 		"its row was locked, stopping": {err: base, locked: true, interrupted: true, want: result{action: actRelease, text: "no"}},
 		"its row was locked, and worse": {err: Permanent(base), locked: true,
@@ -70,12 +76,13 @@ func TestGrouped(t *testing.T) {
 		{held: one, action: actDiscard, text: "b"},
 		{held: one, action: actFail, text: "a", delay: time.Second},
 		{held: one, action: actFail, text: "b", permanent: true},
+		{held: one, action: actFail, text: "c", unsure: true}, // may meet a later run of its job
 	}
 	var sizes []int
 	for _, g := range grouped(results) {
 		sizes = append(sizes, len(g))
 	}
-	if got, want := fmt.Sprint(sizes), "[2 3 1 2 2]"; got != want {
+	if got, want := fmt.Sprint(sizes), "[2 3 1 2 2 1]"; got != want {
 		t.Errorf("groups have sizes %s, want %s", got, want)
 	}
 }

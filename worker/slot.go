@@ -109,6 +109,9 @@ func (e *engine) finished(ctx context.Context, h *held, took time.Duration, err 
 	if timedOut {
 		e.metrics.timeouts.Inc()
 	}
+	// Before the run is settled, so that a draining worker waits for what is decided here.
+	e.deciding.Add(1)
+	defer e.deciding.Add(-1)
 	settled, succeeded, interrupted := h.finish()
 	if !settled {
 		e.metrics.staleByWorker.Inc()

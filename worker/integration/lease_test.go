@@ -184,21 +184,10 @@ var _ = Describe("A lease", func() {
 	It("of a claim whose answer was lost ends at once, though other jobs of that worker go on (W3, W9)", func(ctx context.Context) {
 		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Minute, 200*time.Millisecond })
 		cfg := worker.Config{DatabaseURL: f.url, Queue: queueName, Grace: 10 * time.Second, Slots: 2, PollInterval: 100 * time.Millisecond}
-		plain, err := worker.NewPool(ctx, cfg)
-		Expect(err).NotTo(HaveOccurred())
-		var cut atomic.Int64
-		through := plain.Config()
-		plain.Close()
-		through.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &cutConn{Conn: conn, at: []byte("lose me"), cut: &cut}, err
-		}
-		pool, err := pgxpool.NewWithConfig(ctx, through)
-		Expect(err).NotTo(HaveOccurred())
 		f.enqueue(ctx, "long", struct{}{}, 1)
 		goOn := make(chan struct{})
 		attempts := make(chan int, 2)
-		w := f.startOn(ctx, pool, cfg, func(w *worker.Worker) {
+		w, cut := f.startCutting(ctx, cfg, "lose me", func(w *worker.Worker) {
 			worker.Handle(w, "long", func(ctx context.Context, job *worker.Job[struct{}]) error {
 				select {
 				case <-goOn:
@@ -220,6 +209,38 @@ var _ = Describe("A lease", func() {
 		Eventually(f.number(ctx, succeededJobs)).Should(Equal(2))
 		Eventually(f.number(ctx, workerRows)).Should(Equal(1), "the identity that was retired is gone")
 		Expect(w.metric("stale_results_total", "")()).To(BeZero())
+	})
+
+	It("does not wait for the end of an identity that was retired (W9)", func(ctx context.Context) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = 4*time.Second, time.Second })
+		cfg := worker.Config{DatabaseURL: f.url, Queue: queueName, Grace: 10 * time.Second, Slots: 2, PollInterval: 100 * time.Millisecond}
+		w, cut := f.startCutting(ctx, cfg, "lose me", func(w *worker.Worker) {
+			worker.Handle(w, "long", func(ctx context.Context, _ *worker.Job[struct{}]) error {
+				select {
+				case <-time.After(6 * time.Second): // longer than a lease, and than the limit for removing a row
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+			worker.Handle(w, "k", nothing)
+		})
+		Eventually(f.number(ctx, workerRows+" WHERE kinds IS NOT NULL")).Should(Equal(1), "it has claimed, and need not write its row to claim again")
+		tx, err := f.db.Begin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = tx.Rollback(ctx) }()
+		_, err = tx.Exec(ctx, "SELECT FROM jobqueue.workers FOR UPDATE")
+		Expect(err).NotTo(HaveOccurred())
+		f.enqueue(ctx, "k", map[string]string{"mark": "lose me"}, 1)
+		Eventually(cut.Load).Should(BeEquivalentTo(1))
+		f.enqueue(ctx, "long", struct{}{}, 1)
+		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE kind = 'long'")).Should(Equal(1))
+		Expect(f.number(ctx, "SELECT attempt FROM jobqueue.finished WHERE kind = 'long'")()).To(Equal(1))
+		Expect(w.metric("leases_lost_total", "clock")()).To(BeZero())
+		Expect(f.number(ctx, succeededJobs)()).To(Equal(1), "the claim that was lost still has the other")
+		Expect(tx.Rollback(ctx)).To(Succeed())
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(2))
+		Eventually(f.number(ctx, workerRows)).Should(Equal(1))
 	})
 
 	It("of long jobs is kept by heartbeats, at one statement each", func(ctx context.Context) {
@@ -267,6 +288,17 @@ var _ = Describe("An outage of the database", func() {
 			Expect(f.number(ctx, workerRows)()).To(BeZero(), "identities that were retired are gone as well")
 		})
 	}
+
+	It("that leads a worker to a standby for a while does not keep it there (W9)", func(ctx context.Context) {
+		f := setUp(ctx)
+		name := f.db.Config().ConnConfig.Database
+		f.exec(ctx, "ALTER DATABASE "+name+" SET default_transaction_read_only = on") // of new sessions
+		f.enqueue(ctx, "k", struct{}{}, 1)
+		w := f.start(ctx, worker.Config{DisableListen: true, PollInterval: 50 * time.Millisecond}, func(w *worker.Worker) { worker.Handle(w, "k", nothing) })
+		Eventually(w.metric("claims_total", "error")).Should(BeNumerically(">", 1))
+		f.exec(ctx, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1))
+	})
 
 	It("makes a worker not ready, but alive, and results wait for its end (W4, W9, W12)", func(ctx context.Context) {
 		f := setUp(ctx, func(p *queue.Policy) { p.Heartbeat = 200 * time.Millisecond })
@@ -325,6 +357,24 @@ var _ = Describe("An outage of the database", func() {
 		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.finished WHERE attempt = 2")).Should(Equal(1))
 	})
 })
+
+// startCutting is start with connections of which the first that brings the given bytes is
+// cut instead.
+func (f *fixture) startCutting(ctx context.Context, cfg worker.Config, at string, setup func(*worker.Worker)) (*running, *atomic.Int64) {
+	GinkgoHelper()
+	plain, err := worker.NewPool(ctx, cfg)
+	Expect(err).NotTo(HaveOccurred())
+	cut := new(atomic.Int64)
+	through := plain.Config()
+	plain.Close()
+	through.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &cutConn{Conn: conn, at: []byte(at), cut: cut}, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, through)
+	Expect(err).NotTo(HaveOccurred())
+	return f.startOn(ctx, pool, cfg, setup), cut
+}
 
 // cutConn is cut, the first of all that share cut, where an answer has the bytes at.
 type cutConn struct {

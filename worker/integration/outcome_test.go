@@ -205,6 +205,26 @@ var _ = Describe("What becomes of a job", func() {
 			Expect(f.number(ctx, effectRows)()).To(BeZero())
 		})
 
+		DescribeTable("takes the handler's word for what becomes of the job after a rollback (Q6)", func(ctx context.Context, word error, want queue.State, outcome string) {
+			f := setUp(ctx, func(p *queue.Policy) { p.MaxAttempts = 1 })
+			w, id := one(ctx, f, inTx(f, func(ctx context.Context, tx pgx.Tx) error { _ = tx.Rollback(ctx); return word }))
+			Eventually(state(ctx, f, id)).Should(Equal(want))
+			Eventually(w.metric("completions_total", outcome)).Should(BeEquivalentTo(1))
+			Expect(f.number(ctx, deadJobs)()).To(BeZero())
+		},
+			Entry("snoozed", worker.Snooze(time.Hour), queue.StateScheduled, "snoozed"),
+			Entry("discarded", worker.Discard("refused by a rule"), queue.StateDiscarded, "discarded"),
+		)
+
+		It("is succeeded, whatever the handler says after its commit", func(ctx context.Context) {
+			f := setUp(ctx)
+			w, id := one(ctx, f, inTx(f, func(ctx context.Context, tx pgx.Tx) error {
+				return errors.Join(tx.Commit(ctx), worker.Snooze(time.Hour))
+			}))
+			Eventually(w.metric("completions_total", "unconfirmed")).Should(BeEquivalentTo(1))
+			Expect(state(ctx, f, id)()).To(Equal(queue.StateSucceeded))
+		})
+
 		It("does not run again when the answer to the commit was lost", func(ctx context.Context) {
 			f := setUp(ctx)
 			w, id := one(ctx, f, inTx(f, func(ctx context.Context, tx pgx.Tx) error {

@@ -110,6 +110,12 @@ func (f *fixture) enqueue(ctx context.Context, kind string, payload any, n int) 
 	return ids
 }
 
+func (f *fixture) exec(ctx context.Context, sql string) {
+	GinkgoHelper()
+	_, err := f.db.Exec(ctx, sql)
+	Expect(err).NotTo(HaveOccurred())
+}
+
 // number runs a query for one number. It does not fail the test by itself, so
 // that it can be polled while the database is away.
 func (f *fixture) number(ctx context.Context, sql string, args ...any) func() (int, error) {
