@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	. "github.com/onsi/ginkgo/v2"
@@ -26,7 +27,7 @@ func (d defect) install(ctx context.Context, w *world) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// told notes what a worker was told of a result of each of the runs.
+// told notes what a worker was told, just now, of a result of each of the runs.
 func (w *world) told(ctx context.Context, runs []queue.Run, accepted []int64, outcome string) {
 	GinkgoHelper()
 	answer := map[int64]string{}
@@ -35,7 +36,7 @@ func (w *world) told(ctx context.Context, runs []queue.Run, accepted []int64, ou
 	}
 	var j history.Journal
 	for _, run := range runs {
-		t := history.Told{ID: run.ID, Token: run.Token, Outcome: answer[run.ID]}
+		t := history.Told{ID: run.ID, Token: run.Token, Outcome: answer[run.ID], At: time.Now()}
 		if t.Outcome == "" {
 			t.Outcome = "refused"
 		}
@@ -142,5 +143,10 @@ var _ = Describe("The history of a worker that comes back after its jobs were ta
 		// One of the two is taken back by the reaper, and looks stale then.
 		Entry("successes that are accepted and not written", []history.Rule{history.ResultLost, history.StaleWrite}, 2, (*world).fail,
 			defect{"succeed_many", `PERFORM "jobqueue".mark_succeeded(v_keys, v_masks, v_ms);`, ""}),
+		// One of the two is taken back by the reaper, but later.
+		Entry("successes that are refused of runs that go on", []history.Rule{history.Causeless}, 2, (*world).fail,
+			defect{"succeed_many", "WHERE bit_count(f.mask & f.open) > 0", "WHERE false"}),
+		Entry("successes that end their run and are refused", []history.Rule{history.Causeless}, 2, (*world).fail,
+			defect{"succeed_many", "RETURN QUERY SELECT m.key, m.runs", "RETURN QUERY SELECT m.key, (m.runs & ~m.runs)::varbit"}),
 	)
 })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -23,6 +24,8 @@ const (
 	FinishedTwice Rule = "finished twice"
 	// ResultLost: a result was accepted and its run goes on all the same.
 	ResultLost Rule = "accepted result lost"
+	// Causeless: a result was refused of a run that had not ended.
+	Causeless Rule = "refused without cause"
 )
 
 // Violation is one breach of a rule.
@@ -85,6 +88,7 @@ type run struct {
 	closed    bool
 	closedIn  uint64 // the transaction
 	closedBy  string
+	closedAt  time.Time
 	succeeded bool
 }
 
@@ -97,18 +101,22 @@ type job struct {
 type checker struct {
 	jobs   map[int64]*job
 	runs   map[uuid.UUID]*run
+	wrote  map[uuid.UUID]bool // runs whose workers know, or suspect, that they have ended them
 	report Report
 }
 
 // Check judges a history.
 func Check(h History) Report {
-	c := checker{jobs: map[int64]*job{}, runs: map[uuid.UUID]*run{}, report: Report{Ended: map[string]int{}}}
+	c := checker{jobs: map[int64]*job{}, runs: map[uuid.UUID]*run{}, wrote: map[uuid.UUID]bool{}, report: Report{Ended: map[string]int{}}}
 	for _, id := range h.Enqueued {
 		c.job(id)
 	}
 	closings := closingsOf(h.Events)
 	for _, e := range h.Events {
 		c.event(e, closings)
+	}
+	for _, t := range h.Told {
+		c.wrote[t.Token] = c.wrote[t.Token] || t.Outcome != "refused"
 	}
 	for _, t := range h.Told {
 		c.told(t)
@@ -147,7 +155,7 @@ func (c *checker) event(e Event, closings map[change]bool) {
 	case Closed:
 		delete(j.open, e.Token)
 		if r := c.runs[e.Token]; r != nil {
-			r.closed, r.closedIn, r.closedBy = true, e.Xid, e.By
+			r.closed, r.closedIn, r.closedBy, r.closedAt = true, e.Xid, e.By, e.At
 			c.report.Ended[e.By]++
 		}
 	case Succeeded:
@@ -196,6 +204,7 @@ func (c *checker) told(t Told) {
 	switch t.Outcome {
 	case "refused":
 		c.report.Refused++
+		c.refused(t)
 		return
 	case "unconfirmed":
 		return
@@ -211,6 +220,24 @@ func (c *checker) told(t Told) {
 		c.broken(StaleWrite, t.ID, t.Token, "its worker was told %q, but %s had ended it", t.Outcome, r.closedBy)
 	default:
 		c.broken(ResultLost, t.ID, t.Token, "its worker was told %q", t.Outcome)
+	}
+}
+
+// refused judges a refusal. The only cause is that the run had ended before: a lease that
+// has run out is none, as long as nobody has taken the run back. Who ends a run does so
+// before whoever comes too late is answered, which is noted later still; so where the times
+// are the other way round, the run went on when its result was refused. And results are
+// written by the run's worker alone, which says that it is unsure where it got no answer.
+func (c *checker) refused(t Told) {
+	r := c.runs[t.Token]
+	switch {
+	case r == nil || r.id != t.ID: // there was nothing to finish
+	case !r.closed:
+		c.broken(Causeless, t.ID, t.Token, "it never ended")
+	case r.closedAt.After(t.At):
+		c.broken(Causeless, t.ID, t.Token, "%s ended it %s later", r.closedBy, r.closedAt.Sub(t.At))
+	case (r.succeeded || writesResults[r.closedBy]) && !c.wrote[t.Token]:
+		c.broken(Causeless, t.ID, t.Token, "the only result that was written of it, by %s, is this one", r.closedBy)
 	}
 }
 

@@ -2,6 +2,7 @@ package history
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -10,12 +11,17 @@ import (
 // Three runs of job 1, or of others where a test says so.
 var run1, run2, run3, run4 = uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}, uuid.UUID{4}
 
-// story makes events of transactions: each inner list is one, in order.
+// after is a time after the transaction of that number, counted from 1, and before the next.
+func after(transaction int) time.Time {
+	return time.Unix(int64(transaction), 0).Add(time.Second / 2)
+}
+
+// story makes events of transactions: each inner list is one, in order, a second apart.
 func story(transactions ...[]Event) []Event {
 	var all []Event
 	for xid, events := range transactions {
 		for _, e := range events {
-			e.Xid, e.Seq = uint64(xid+1), int64(len(all)+1)
+			e.Xid, e.Seq, e.At = uint64(xid+1), int64(len(all)+1), time.Unix(int64(xid+1), 0)
 			if e.ID == 0 {
 				e.ID = 1
 			}
@@ -36,6 +42,11 @@ func succeeded(run uuid.UUID) Event         { return Event{What: Succeeded, Toke
 func success(run uuid.UUID) []Event { return tx(closed(run, "succeed_many"), succeeded(run)) }
 func reaped(run uuid.UUID) []Event  { return tx(arrived("waiting", "reap"), closed(run, "reap")) }
 
+// refused is such an answer about job 1, after a transaction.
+func refused(run uuid.UUID, transaction int) Told {
+	return Told{ID: 1, Token: run, Outcome: "refused", At: after(transaction)}
+}
+
 func TestCheck(t *testing.T) {
 	enqueued := tx(arrived("waiting", "enqueue_many"))
 	type broken struct {
@@ -51,25 +62,46 @@ func TestCheck(t *testing.T) {
 		"a success": {history: History{
 			Enqueued: []int64{1},
 			Events:   story(enqueued, tx(claimed(run1)), success(run1)),
-			Told:     []Told{{1, run1, "succeeded"}},
+			Told:     []Told{{ID: 1, Token: run1, Outcome: "succeeded"}},
 		}},
 		"a job that waits": {history: History{Events: story(enqueued), Live: []int64{1}}},
 		"a failure, then a success": {history: History{
 			Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "fail"), closed(run1, "fail")), tx(claimed(run2)), success(run2)),
-			Told:   []Told{{1, run1, "retried"}, {1, run2, "succeeded"}},
+			Told:   []Told{{ID: 1, Token: run1, Outcome: "retried"}, {ID: 1, Token: run2, Outcome: "succeeded"}},
 		}},
 		"taken back, and the late result refused": {history: History{
 			Events: story(enqueued, tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
-			Told:   []Told{{1, run1, "refused"}, {1, run2, "succeeded"}},
+			Told:   []Told{refused(run1, 3), {ID: 1, Token: run2, Outcome: "succeeded"}},
+		}},
+		"given back by the worker itself, and the late result refused": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "unregister"), closed(run1, "unregister"))),
+			Told:   []Told{refused(run1, 3)}, Live: []int64{1},
+		}},
+		"cancelled, and the result refused": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), tx(arrived("ended", "cancel"), closed(run1, "cancel"))),
+			Told:   []Told{refused(run1, 3)},
+		}},
+		"refused a second time": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), success(run1)),
+			Told:   []Told{{ID: 1, Token: run1, Outcome: "succeeded"}, refused(run1, 3)},
+		}},
+		"failed, the answer lost, and then refused": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "fail"), closed(run1, "fail"))),
+			Told:   []Told{refused(run1, 3), {ID: 1, Token: run1, Outcome: "unconfirmed"}}, Live: []int64{1},
+		}},
+		"refused of a run that was never claimed, and of another job's": {history: History{
+			Enqueued: []int64{2},
+			Events:   story(enqueued, tx(claimed(run1)), success(run1)),
+			Told:     []Told{refused(run3, 1), {ID: 2, Token: run1, Outcome: "refused", At: after(2)}}, Live: []int64{2},
 		}},
 		"an answer that was lost, and then a refusal": {history: History{
 			Events: story(enqueued, tx(claimed(run1)), success(run1)),
-			Told:   []Told{{1, run1, "unconfirmed"}},
+			Told:   []Told{{ID: 1, Token: run1, Outcome: "unconfirmed"}},
 		}},
 		"dead, requeued and done": {history: History{
 			Events: story(enqueued, tx(claimed(run1)), tx(arrived("dead", "fail"), closed(run1, "fail")),
 				tx(arrived("waiting", "requeue")), tx(claimed(run2)), success(run2)),
-			Told: []Told{{1, run1, "dead"}},
+			Told: []Told{{ID: 1, Token: run1, Outcome: "dead"}},
 		}},
 		"cancelled while it waits": {history: History{Events: story(enqueued, tx(arrived("ended", "cancel")))}},
 
@@ -92,7 +124,7 @@ func TestCheck(t *testing.T) {
 		"stale: succeeded after it was taken back": {
 			history: History{
 				Events: story(enqueued, tx(claimed(run1)), reaped(run1), tx(succeeded(run1))),
-				Told:   []Told{{1, run1, "succeeded"}}, Live: []int64{1},
+				Told:   []Told{{ID: 1, Token: run1, Outcome: "succeeded"}}, Live: []int64{1},
 			},
 			want: []broken{{StaleWrite, 1, run1}},
 		},
@@ -110,19 +142,19 @@ func TestCheck(t *testing.T) {
 		"stale: told so, of a run that the reaper had ended": {
 			history: History{
 				Events: story(enqueued, tx(claimed(run1)), reaped(run1)),
-				Told:   []Told{{1, run1, "released"}}, Live: []int64{1},
+				Told:   []Told{{ID: 1, Token: run1, Outcome: "released"}}, Live: []int64{1},
 			},
 			want: []broken{{StaleWrite, 1, run1}},
 		},
 		"stale: told so, of a run that was never claimed": {
-			history: History{Events: story(enqueued), Told: []Told{{1, run3, "succeeded"}}, Live: []int64{1}},
+			history: History{Events: story(enqueued), Told: []Told{{ID: 1, Token: run3, Outcome: "succeeded"}}, Live: []int64{1}},
 			want:    []broken{{StaleWrite, 1, run3}},
 		},
 		"stale: told so, of another job's run": {
 			history: History{
 				Enqueued: []int64{2},
 				Events:   story(enqueued, tx(claimed(run1)), success(run1)),
-				Told:     []Told{{2, run1, "succeeded"}}, Live: []int64{2},
+				Told:     []Told{{ID: 2, Token: run1, Outcome: "succeeded"}}, Live: []int64{2},
 			},
 			want: []broken{{StaleWrite, 2, run1}},
 		},
@@ -137,9 +169,28 @@ func TestCheck(t *testing.T) {
 		"result lost: accepted, and the run goes on": {
 			history: History{
 				Events: story(enqueued, tx(claimed(run1))),
-				Told:   []Told{{1, run1, "succeeded"}}, Live: []int64{1},
+				Told:   []Told{{ID: 1, Token: run1, Outcome: "succeeded"}}, Live: []int64{1},
 			},
 			want: []broken{{ResultLost, 1, run1}},
+		},
+		"causeless: refused, and the run goes on": {
+			history: History{Events: story(enqueued, tx(claimed(run1))), Told: []Told{refused(run1, 2)}, Live: []int64{1}},
+			want:    []broken{{Causeless, 1, run1}},
+		},
+		"causeless: refused, and taken back later": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), reaped(run1)), Told: []Told{refused(run1, 2)}, Live: []int64{1}},
+			want:    []broken{{Causeless, 1, run1}},
+		},
+		"causeless: refused, and succeeded all the same": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), success(run1)), Told: []Told{refused(run1, 3)}},
+			want:    []broken{{Causeless, 1, run1}},
+		},
+		"causeless: refused, and snoozed all the same": {
+			history: History{
+				Events: story(enqueued, tx(claimed(run1)), tx(arrived("waiting", "snooze"), closed(run1, "snooze"))),
+				Told:   []Told{refused(run1, 3)}, Live: []int64{1},
+			},
+			want: []broken{{Causeless, 1, run1}},
 		},
 	}
 	for name, tc := range cases {
@@ -163,7 +214,7 @@ func TestReportCountsWhatItJudged(t *testing.T) {
 	report := Check(History{
 		Enqueued: []int64{1, 2},
 		Events:   story(tx(arrived("waiting", "enqueue")), tx(claimed(run3)), tx(closed(run3, "release")), tx(claimed(run4)), tx(closed(run4, "release")), tx(claimed(run1)), reaped(run1), tx(claimed(run2)), success(run2)),
-		Told:     []Told{{1, run1, "refused"}, {1, run2, "succeeded"}, {1, run2, "unconfirmed"}},
+		Told:     []Told{refused(run1, 7), {ID: 1, Token: run2, Outcome: "succeeded"}, {ID: 1, Token: run2, Outcome: "unconfirmed"}},
 		Began:    []uuid.UUID{run1, run2, run4},
 		Live:     []int64{2},
 	})

@@ -53,6 +53,9 @@ type Told struct {
 	// Outcome is as the worker logs it: succeeded, retried, dead, snoozed, discarded and
 	// released were accepted; refused was not; of unconfirmed the worker is unsure.
 	Outcome string
+	// At is no sooner than the answer: by the worker's clock in a Journal, by the
+	// database's in a History.
+	At time.Time
 }
 
 // Began is the start of a handler.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // Journal is a worker's side of the history, read from its log. A log in a file outlives
@@ -63,7 +64,7 @@ func ReadJournal(r io.Reader) (Journal, error) {
 		}
 		switch line.Msg {
 		case msgEnded:
-			j.Told = append(j.Told, Told{ID: line.Job, Token: line.Token, Outcome: line.Outcome})
+			j.Told = append(j.Told, Told{ID: line.Job, Token: line.Token, Outcome: line.Outcome, At: line.Time})
 		case msgBegan:
 			j.Began = append(j.Began, Began{ID: line.Job, Token: line.Token, At: line.Time})
 		case msgCancelled:
@@ -76,19 +77,25 @@ func ReadJournal(r io.Reader) (Journal, error) {
 	return j, nil
 }
 
-// Store adds the journal to the history in the database.
+// Store adds the journal to the history in the database. The worker must have run on this
+// machine: the database's clock, which may be off, is compared with the one here.
 func (j Journal) Store(ctx context.Context, db DB) error {
+	ahead, err := clockAhead(ctx, db)
+	if err != nil {
+		return err
+	}
 	var ids []int64
 	var tokens, outcomes []string
+	var times []time.Time
 	for _, t := range j.Told {
 		ids, tokens, outcomes = append(ids, t.ID), append(tokens, t.Token.String()), append(outcomes, t.Outcome)
+		times = append(times, t.At.Add(ahead))
 	}
-	if _, err := db.Exec(ctx, `INSERT INTO history.told SELECT * FROM unnest($1::bigint[], $2::text[]::uuid[], $3::text[])`,
-		ids, tokens, outcomes); err != nil {
+	if _, err := db.Exec(ctx, `INSERT INTO history.told SELECT * FROM unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::timestamptz[])`,
+		ids, tokens, outcomes, times); err != nil {
 		return fmt.Errorf("storing what a worker was told: %w", err)
 	}
-	var times []time.Time
-	ids, tokens = nil, nil
+	ids, tokens, times = nil, nil, nil
 	for _, b := range j.Began {
 		ids, tokens, times = append(ids, b.ID), append(tokens, b.Token.String()), append(times, b.At)
 	}
@@ -97,4 +104,15 @@ func (j Journal) Store(ctx context.Context, db DB) error {
 		return fmt.Errorf("storing the handlers that began: %w", err)
 	}
 	return nil
+}
+
+// clockAhead is how far the database's clock is ahead of the one here: at most, because it
+// is read later.
+func clockAhead(ctx context.Context, db DB) (time.Duration, error) {
+	here := time.Now()
+	var there []time.Time
+	if err := collect(ctx, db, &there, pgx.RowTo[time.Time], `SELECT clock_timestamp()`); err != nil {
+		return 0, err
+	}
+	return there[0].Sub(here), nil
 }

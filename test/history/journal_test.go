@@ -20,7 +20,7 @@ func TestReadJournal(t *testing.T) {
 	log.WriteString("goroutine 1 [running]:\n")
 	LogCancelled(logger, 7, run1, errors.New("lease lost"))
 	logger.Debug("job ended", "outcome", "refused", "job", 7, "token", run1.String())
-	LogTold(logger, Told{8, run3, "refused"})
+	LogTold(logger, Told{ID: 8, Token: run3, Outcome: "refused"})
 	logger.Debug("job ended", "outcome", "succeeded", "job", 8, "token", run2.String())
 	whole := log.String()
 	cutOff := whole[:strings.LastIndex(whole, `"token"`)] // by the worker's death
@@ -30,11 +30,16 @@ func TestReadJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Journal{
-		Told: []Told{{7, run1, "refused"}, {8, run3, "refused"}}, Began: []Began{{ID: 7, Token: run1}},
+		Told: []Told{{ID: 7, Token: run1, Outcome: "refused"}, {ID: 8, Token: run3, Outcome: "refused"}}, Began: []Began{{ID: 7, Token: run1}},
 		Cancelled: map[uuid.UUID]string{run1: "lease lost"},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Began{}, "At")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Told{}, "At"), cmpopts.IgnoreFields(Began{}, "At")); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+	for _, told := range got.Told {
+		if told.At.IsZero() {
+			t.Error("the time of an answer is missing")
+		}
 	}
 	if len(got.Began) == 1 && got.Began[0].At.IsZero() {
 		t.Error("the time of the handler's start is missing")

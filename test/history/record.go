@@ -45,8 +45,8 @@ func Read(ctx context.Context, db DB, schema string, enqueued []int64) (History,
 		return History{}, err
 	}
 	err = collect(ctx, db, &h.Told, func(row pgx.CollectableRow) (t Told, err error) {
-		return t, row.Scan(&t.ID, &t.Token, &t.Outcome)
-	}, `SELECT id, token, outcome FROM history.told`)
+		return t, row.Scan(&t.ID, &t.Token, &t.Outcome, &t.At)
+	}, `SELECT id, token, outcome, at FROM history.told`)
 	if err != nil {
 		return History{}, err
 	}

@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS history.events (
     by    text NOT NULL,
     at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-CREATE TABLE IF NOT EXISTS history.told (id bigint NOT NULL, token uuid NOT NULL, outcome text NOT NULL);
+CREATE TABLE IF NOT EXISTS history.told (id bigint NOT NULL, token uuid NOT NULL, outcome text NOT NULL, at timestamptz NOT NULL);
 CREATE TABLE IF NOT EXISTS history.began (id bigint NOT NULL, token uuid NOT NULL, at timestamptz NOT NULL);
 
 -- The function that the client has called: the first of the queue's schema in its query.
