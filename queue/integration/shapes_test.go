@@ -38,6 +38,20 @@ const batchesOf = `WITH j AS (
 		repeat(CASE WHEN $4 = 'finished' THEN '0' ELSE '1' END, $3)::varbit, repeat(CASE WHEN $4 = 'finished' THEN '1' ELSE '0' END, $3)::varbit, q, ids, jobs
 	FROM b`
 
+// mixedBatches adds finished batches to a queue ($1), so many ($2), each of an old job and
+// some ($3) that are newer than all others.
+const mixedBatches = `WITH j AS (
+		SELECT n, CASE i WHEN 0 THEN nextval('history') ELSE nextval(pg_get_serial_sequence('jobqueue.waiting', 'id')) END AS id
+		FROM generate_series(1, $2::int) n, generate_series(0, $3::int) i
+	), b AS (
+		SELECT n, min(id) AS min_id, max(id) AS max_id, array_agg(id ORDER BY id) AS ids,
+			array_agg(ROW(id, now(), now(), NULL, 0, 5, 0, 'pending', $1, 'k', '{"n": 1}', NULL, NULL)::jobqueue.waiting ORDER BY id) AS jobs
+		FROM j GROUP BY n)
+	INSERT INTO jobqueue.batches (started_at, deadline, finished_at, worker_id, min_id, max_id, key, open, succeeded, queue, ids, jobs)
+	SELECT now(), now() + interval '1 h', now(), md5($1 || n)::uuid, min_id, max_id, jobqueue.new_batch_key(),
+		repeat('0', $3 + 1)::varbit, repeat('1', $3 + 1)::varbit, $1, ids, jobs
+	FROM b`
+
 const (
 	workersOfBatches = `INSERT INTO jobqueue.workers (id, queue, pod, started_at, heartbeat_at, lease_expires_at)
 		SELECT DISTINCT worker_id, queue, 'pod', now() - interval '1 h', now(), now() + interval '1 h' FROM jobqueue.batches WHERE finished_at IS NULL
@@ -109,6 +123,10 @@ func queues(e *env) {
 	e.exec(`SELECT jobqueue.fold('0 s')`)
 }
 
+// mixed is what has finished where jobs that had been put off for long were claimed together
+// with fresh ones: a thousand batches, each of which has most ids between its own.
+func mixed(e *env) { e.exec(mixedBatches, "q", 1000, 99) }
+
 // oldSnapshot leaves dead rows of every kind that cannot be removed, because another
 // session's snapshot, taken before, is held until the spec ends (Q16).
 func oldSnapshot(e *env) {
@@ -155,6 +173,13 @@ func oldSnapshot(e *env) {
 	e.exec(`SELECT jobqueue.heartbeat($1, 'q')`, worker)
 }
 
+// shape is what the budgets of some calls depend on.
+type shape struct {
+	queues int  // how many more there are
+	dead   bool // an old snapshot keeps dead rows
+	mixed  bool // batches have ids between theirs that are not their own
+}
+
 const analyze = `ANALYZE jobqueue.waiting, jobqueue.batches, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers,
 	jobqueue.totals, jobqueue.tallies, jobqueue.marks, jobqueue.walks, jobqueue.queues, jobqueue.folded`
 
@@ -186,21 +211,23 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		e.run(`TRUNCATE jobqueue.queues, jobqueue.totals; UPDATE jobqueue.folded SET floor = '0', folded_at = '-infinity'`)
 		e.exec(analyze)
 	}
-	// budget is how many buffers a call may touch, beside so many more queues, and
-	// behind dead rows or not.
-	budget := func(c call, more int, dead bool) int {
+	// budget is how many buffers a call may touch in a shape.
+	budget := func(c call, in shape) int {
 		first, known := clean[c.String()]
 		if !known {
 			return c.clean
 		}
-		n := max(first*3/2+15, c.most) + c.perQueue*more
-		if dead {
+		n := max(first*3/2+15, c.most) + c.perQueue*in.queues
+		if in.dead {
 			n += max(150, c.behindDead)
+		}
+		if in.mixed {
+			n += c.amidMixed
 		}
 		return n
 	}
 	// checkEach measures every call and fails if any is over its budget.
-	checkEach := func(name string, of func(call) *session, more int, dead bool) {
+	checkEach := func(name string, of func(call) *session, in shape) {
 		GinkgoHelper()
 		heads = append(heads, name)
 		var over []string
@@ -208,7 +235,7 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 			s := of(c)
 			n := s.typical(c)
 			table[c.String()] = append(table[c.String()], fmt.Sprint(n))
-			if allowed := budget(c, more, dead); n > allowed {
+			if allowed := budget(c, in); n > allowed {
 				over = append(over, fmt.Sprintf("%s: %d buffers, budget %d\n%s", c, n, allowed, s.plans(c)))
 			}
 			if name == "few" {
@@ -219,12 +246,12 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 			Fail(strings.Join(over, "\n"))
 		}
 	}
-	check := func(name string, s *session, more int, dead bool) {
+	check := func(name string, s *session, in shape) {
 		GinkgoHelper()
-		checkEach(name, func(call) *session { return s }, more, dead)
+		checkEach(name, func(call) *session { return s }, in)
 	}
 	// without drops an index and expects a call to exceed its budget for that.
-	without := func(s *session, index, of string, more int, dead bool) {
+	without := func(s *session, index, of string, in shape) {
 		GinkgoHelper()
 		i := slices.IndexFunc(calls, func(c call) bool { return c.String() == of })
 		Expect(i).To(BeNumerically(">=", 0), of)
@@ -237,7 +264,7 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 			return
 		}
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n).To(BeNumerically(">", budget(calls[i], more, dead)), "%s without %s", of, index)
+		Expect(n).To(BeNumerically(">", budget(calls[i], in)), "%s without %s", of, index)
 	}
 
 	It("has a budget for every function that anybody may call", func() {
@@ -268,28 +295,35 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		reset()
 		few(e, 200)
 		e.exec(analyze)
-		check("few", newSession(e), 0, false)
+		check("few", newSession(e), shape{})
 	})
 	It("before 200,000 jobs of a better priority that are scheduled for later", func() {
 		reset()
 		few(e, 200)
 		future(e)
 		e.exec(analyze)
-		check("future", newSession(e), 0, false)
+		check("future", newSession(e), shape{})
 	})
 	It("after 200,000 finished jobs, and 30,000 each of the discarded and the dead", func() {
 		reset()
 		few(e, 200)
 		history(e)
 		e.exec(analyze)
-		check("history", newSession(e), 0, false)
+		check("history", newSession(e), shape{})
 	})
 	It("beside 1,000 queues and 2,000 workers", func() {
 		reset()
 		few(e, 200)
 		queues(e)
 		e.exec(analyze)
-		check("queues", newSession(e), manyQueues, false)
+		check("queues", newSession(e), shape{queues: manyQueues})
+	})
+	It("after 1,000 finished batches that mix old jobs with new ones", func() {
+		reset()
+		few(e, 200)
+		mixed(e)
+		e.exec(analyze)
+		check("mixed", newSession(e), shape{mixed: true})
 	})
 	It("behind rows that are dead and kept by an old snapshot", func() {
 		reset()
@@ -297,8 +331,8 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		oldSnapshot(e)
 		e.exec(analyze)
 		s := newSession(e)
-		check("snapshot", s, 0, true)
-		without(s, "tallies_xid", "unregister, nobody", 0, true)
+		check("snapshot", s, shape{dead: true})
+		without(s, "tallies_xid", "unregister, nobody", shape{dead: true})
 	})
 	It("with plans that were made while the tables were empty", func() {
 		reset()
@@ -333,13 +367,13 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		future(e)
 		history(e)
 		queues(e)
-		checkEach("empty", func(c call) *session { return sessions[c.String()] }, manyQueues, false)
+		checkEach("empty", func(c call) *session { return sessions[c.String()] }, shape{queues: manyQueues})
 	})
 	It("without statistics", func() {
 		e.run(`DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'jobqueue'::regnamespace);
 			UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relnamespace = 'jobqueue'::regnamespace AND relkind IN ('r', 'i')`)
 		e.exec(waitingJobs, []string{"q"}, 3000, "pending", 0, "-1 min")
-		check("none", newSession(e), manyQueues, false)
+		check("none", newSession(e), shape{queues: manyQueues})
 	})
 	It("notices that an index is missing", func() {
 		noticedBy := map[string]string{
@@ -363,7 +397,7 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		}
 		s := newSession(e)
 		for index, of := range noticedBy {
-			without(s, index, of, manyQueues, false)
+			without(s, index, of, shape{queues: manyQueues})
 		}
 		for _, index := range column[string](s, `SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid IN
 				(SELECT oid FROM pg_class WHERE relnamespace = 'jobqueue'::regnamespace)`) {
@@ -385,7 +419,7 @@ var _ = Describe("buffers of every call (Q15, Q16)", Ordered, ContinueOnFailure,
 		few(e, 200)
 		history(e)
 		queues(e)
-		check("other", newSession(e), manyQueues, false)
+		check("other", newSession(e), shape{queues: manyQueues})
 	})
 	AfterAll(func() {
 		var b strings.Builder
