@@ -89,6 +89,12 @@ func newMetrics(reg prometheus.Registerer, queueName string) *metrics {
 	for _, result := range []string{"full", "partial", "empty", "error"} {
 		m.claims.WithLabelValues(result)
 	}
+	for _, result := range []string{"ok", "error"} {
+		m.heartbeats.WithLabelValues(result)
+	}
+	for _, to := range []string{"queue", "dead"} {
+		m.rescued.WithLabelValues(to)
+	}
 	return m
 }
 
@@ -107,7 +113,7 @@ func (m *metrics) watch(reg prometheus.Registerer, queueName string, g gauges) {
 			func() float64 { return float64(read(g.pool.Stat())) })
 	}
 	waits := prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Namespace: namespace, Name: "pool_wait_seconds_total", Help: "Time spent waiting for a connection of the pool.",
+		Namespace: namespace, Name: "pool_wait_seconds_total", Help: "Time spent on getting a connection of the pool, opening it included.",
 	}, func() float64 { return g.pool.Stat().AcquireDuration().Seconds() })
 	factory.MustRegister(waits)
 }

@@ -11,7 +11,7 @@ type JobQueueStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Conditions: Ready, Reconciling, Stalled, DatabaseReachable, ScalingActive,
-	// ScalingLimited, BudgetConstrained, Suspended.
+	// ScalingLimited, BudgetConstrained, JobsUnhandled, Suspended.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -189,7 +189,8 @@ type DatabaseConnections struct {
 	// Those that other clients hold, evened out over the latest samples. Workers that
 	// this operator does not know of, such as another operator's, are among them.
 	Others int32 `json:"others"`
-	// Those that workers, reapers and the operator hold in this database.
+	// Those to this database whose application_name begins with "jobqueue:": of workers,
+	// reapers, the operator and the jobqueue commands, in whatever schema.
 	InUse int32 `json:"inUse"`
 	// The most that workers, reapers and the operator may hold for this QueueDatabase.
 	Budget int32 `json:"budget"`

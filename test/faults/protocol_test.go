@@ -138,7 +138,7 @@ var _ = Describe("The history of a worker that comes back after its jobs were ta
 			defect{"reap", `PERFORM "jobqueue".close_runs(v_keys, v_masks);`, ""}),
 		Entry("a reaper that ends runs and does not return their jobs", []history.Rule{history.Lost}, 3, (*world).succeed,
 			defect{"reap", "FROM runs r WHERE r.attempt + 1 < r.max_attempts", "FROM runs r WHERE false"}),
-		Entry("successes that do not end their run", []history.Rule{history.FinishedTwice}, 1, (*world).fail,
+		Entry("successes that do not end their run", []history.Rule{history.Revived, history.FinishedTwice}, 2, (*world).fail,
 			defect{"mark_succeeded", "open = b.open & ~m.mask, succeeded", "succeeded"}),
 		// One of the two is taken back by the reaper, and looks stale then.
 		Entry("successes that are accepted and not written", []history.Rule{history.ResultLost, history.StaleWrite}, 2, (*world).fail,

@@ -160,6 +160,7 @@ func (w *world) stopAll() {
 		p.stop()
 	}
 	for _, p := range w.workers {
+		Eventually(p.Exited).WithTimeout(time.Minute).Should(BeClosed(), "it drains, or has been killed")
 		if !p.killed {
 			Expect(p.ExitCode()).To(BeZero())
 		}

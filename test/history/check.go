@@ -22,6 +22,8 @@ const (
 	StaleWrite Rule = "stale write accepted"
 	// FinishedTwice: a job ended for good a second time.
 	FinishedTwice Rule = "finished twice"
+	// Revived: a job that had ended for good came back without having been requeued.
+	Revived Rule = "ended and alive"
 	// ResultLost: a result was accepted and its run goes on all the same.
 	ResultLost Rule = "accepted result lost"
 	// Causeless: a result was refused of a run that had not ended.
@@ -170,6 +172,8 @@ func (c *checker) event(e Event, closings map[change]bool) {
 			c.finished(j, e)
 		case strings.HasPrefix(e.By, "requeue"):
 			j.ends = 0
+		case j.ends > 0:
+			c.broken(Revived, e.ID, uuid.Nil, "%s made it wait again after its end", e.By)
 		}
 	}
 }

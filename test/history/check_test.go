@@ -166,6 +166,10 @@ func TestCheck(t *testing.T) {
 			history: History{Events: story(enqueued, tx(arrived("dead", "reap")), tx(arrived("ended", "cancel")))},
 			want:    []broken{{FinishedTwice, 1, uuid.Nil}},
 		},
+		"ended and alive: succeeded, and waits again": {
+			history: History{Events: story(enqueued, tx(claimed(run1)), success(run1), tx(arrived("waiting", "fail"), closed(run1, "fail"))), Live: []int64{1}},
+			want:    []broken{{Revived, 1, uuid.Nil}},
+		},
 		"result lost: accepted, and the run goes on": {
 			history: History{
 				Events: story(enqueued, tx(claimed(run1))),
