@@ -104,9 +104,10 @@ func (c *conns) fromPool(ctx context.Context, use func(queue.DB) error) error {
 }
 
 // listen listens on conn until ctx is done or the connection fails, and lends it to those
-// who ask in between. wake is as for queue.Client.Listen.
-func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn, wake func(string)) error {
-	subscribing, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+// who ask in between. LISTEN may take patience: until it is answered, heartbeats may find no
+// connection. wake is as for queue.Client.Listen.
+func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn, patience time.Duration, wake func(string)) error {
+	subscribing, cancel := context.WithTimeout(ctx, patience)
 	err := client.Subscribe(subscribing, conn)
 	cancel()
 	if err != nil {

@@ -38,7 +38,7 @@ func (e *engine) listen(ctx context.Context, established func()) error {
 		acquired.Release()
 	}()
 	defer e.metrics.listening.Set(0)
-	return e.conns.listen(ctx, e.client, acquired.Conn(), func(name string) {
+	return e.conns.listen(ctx, e.client, acquired.Conn(), beatTimeout(e.policy.Load().Lease), func(name string) {
 		established()
 		e.metrics.listening.Set(1)
 		if name == "" || name == e.cfg.Queue {

@@ -25,7 +25,7 @@ func logf(format string, args ...any) {
 func (b *bench) spec(c contender, d *database, role string) Spec {
 	spec := Spec{
 		Program: c.program, Mode: c.mode, Role: role, URL: d.url, Queues: []string{defaultQueue},
-		SchemaFile: b.opts.gueSchema, PayloadBytes: 64, Bulk: 1000, Connections: 1,
+		SchemaFile: b.opts.gueSchema, PayloadBytes: 64, Bulk: 1000, Connections: 1, HandlerMillis: c.handlerMillis,
 	}
 	if c.program == riverFast.program {
 		spec.Workers = b.opts.riverWorkers

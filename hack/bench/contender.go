@@ -9,6 +9,8 @@ type contender struct {
 	// most is how many jobs it is given at most, so that a slow one does not take
 	// the whole time; 0 is no bound.
 	most int
+	// handlerMillis is how long each handler of ours waits.
+	handlerMillis int
 }
 
 const ourName = "ours"

@@ -78,6 +78,7 @@ func (ours) worker(ctx context.Context, spec Spec, ran func(Payload)) (start, st
 		}
 		worker.Handle(workers[i], jobKind, func(_ context.Context, job *worker.Job[Payload]) error {
 			ran(job.Args)
+			time.Sleep(time.Duration(spec.HandlerMillis) * time.Millisecond)
 			return nil
 		})
 	}

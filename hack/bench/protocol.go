@@ -45,6 +45,8 @@ type Spec struct {
 	// Rate is how many jobs to enqueue per second; 0 is as many as possible.
 	Rate float64 `json:"rate"`
 
+	// HandlerMillis is how long a handler of ours waits.
+	HandlerMillis int `json:"handlerMillis"`
 	// Latencies asks a worker to note the time from the payload's to the handler's start.
 	Latencies bool `json:"latencies"`
 	// Claims asks a worker of ours to note the round trip of every claim.
