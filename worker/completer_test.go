@@ -142,8 +142,12 @@ func succeedAll(ids ...int64) (results []*result) {
 }
 
 func (c *completer) counted(outcome string) float64 {
+	return counterValue(c.metrics.completions[outcome])
+}
+
+func counterValue(c prometheus.Counter) float64 {
 	var m dto.Metric
-	if err := c.metrics.completions[outcome].Write(&m); err != nil {
+	if err := c.Write(&m); err != nil {
 		panic(err)
 	}
 	return m.GetCounter().GetValue()

@@ -2,14 +2,9 @@ package worker
 
 import (
 	"context"
-	"io"
-	"log/slog"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestBeatTimeoutLeavesRoomForOtherTries(t *testing.T) {
@@ -33,23 +28,10 @@ func TestBeatTimeoutLeavesRoomForOtherTries(t *testing.T) {
 // (W9, W12).
 func TestHeartbeatsOfManyIdentitiesThroughAHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg, err := pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		w := makeAwayWorker(t, Config{Queue: "q"}, func(ctx context.Context) error {
 			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		w, err := New(pool, Config{Queue: "q"}, WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
-		if err != nil {
-			t.Fatal(err)
-		}
+			return ctx.Err()
+		})
 		e := newEngine(w, nil)
 		const beating, over = 15, 15
 		for i := range beating + over {
