@@ -141,16 +141,53 @@ func (s *session) typical(c call) int {
 
 var hits = regexp.MustCompile(`Buffers: shared hit=(\d+)`)
 
+// explain makes the call with the plans of all statements within it logged, and returns
+// what it touched.
+func (s *session) explain(c call) (int, error) {
+	GinkgoHelper()
+	if _, err := s.conn.Exec(s.ctx, `LOAD 'auto_explain'`); err != nil {
+		return 0, err
+	}
+	return s.buffers(c, `SET LOCAL auto_explain.log_min_duration = 0; SET LOCAL auto_explain.log_analyze = on;
+		SET LOCAL auto_explain.log_timing = off; SET LOCAL auto_explain.log_buffers = on;
+		SET LOCAL auto_explain.log_nested_statements = on; SET LOCAL client_min_messages = log`)
+}
+
+var (
+	produced = regexp.MustCompile(`actual rows=([0-9.]+) loops=(\d+)`)
+	removed  = regexp.MustCompile(`Rows Removed by [^:]+: (\d+)`)
+)
+
+// rows is how many rows the nodes of all plans within the call met: what they passed on
+// and what they filtered out. Unlike buffers, it shows work in memory.
+func (s *session) rows(c call) int {
+	GinkgoHelper()
+	_, err := s.explain(c)
+	Expect(err).NotTo(HaveOccurred(), c.String())
+	var total, loops float64
+	for _, line := range strings.Split(strings.Join(s.logged, "\n"), "\n") {
+		if m := produced.FindStringSubmatch(line); m != nil {
+			n, err := strconv.ParseFloat(m[1], 64)
+			Expect(err).NotTo(HaveOccurred(), line)
+			loops, err = strconv.ParseFloat(m[2], 64)
+			Expect(err).NotTo(HaveOccurred(), line)
+			total += n * loops
+		} else if m := removed.FindStringSubmatch(line); m != nil {
+			n, err := strconv.ParseFloat(m[1], 64)
+			Expect(err).NotTo(HaveOccurred(), line)
+			total += n * loops
+		}
+	}
+	return int(total)
+}
+
 // plans are those of the statements within the call that touch much of what it does.
 func (s *session) plans(c call) string {
 	GinkgoHelper()
-	if _, err := s.conn.Exec(s.ctx, `LOAD 'auto_explain'`); err != nil {
+	n, err := s.explain(c)
+	if err != nil {
 		return fmt.Sprintf("no plans: %v", err)
 	}
-	n, err := s.buffers(c, `SET LOCAL auto_explain.log_min_duration = 0; SET LOCAL auto_explain.log_analyze = on;
-		SET LOCAL auto_explain.log_timing = off; SET LOCAL auto_explain.log_buffers = on;
-		SET LOCAL auto_explain.log_nested_statements = on; SET LOCAL client_min_messages = log`)
-	Expect(err).NotTo(HaveOccurred())
 	var large []string
 	for _, plan := range s.logged {
 		if m := hits.FindStringSubmatch(plan); m != nil {

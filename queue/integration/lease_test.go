@@ -431,6 +431,17 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(e.c.Disown(e.ctx, e.pool, uuid.New(), nil)).To(BeEmpty(), "an unknown worker")
 	})
 
+	It("costs as much per run however many runs the worker names, a row each (W3)", func() {
+		e.enqueue(800)
+		s := newSession(e)
+		met := func(n int) int {
+			return s.rows(call{function: "disown", prepare: held(n), sql: `SELECT jobqueue.disown($1, $2, $3::text[]::uuid[])`})
+		}
+		few, many := met(100), met(800)
+		Expect(few).To(BeNumerically(">", 100), "or the plans were not read")
+		Expect(many).To(BeNumerically("<", 10*few))
+	})
+
 	It("finishes within the handler's own transaction, or not at all (Q8)", func() {
 		e.exec(`CREATE TABLE business (job bigint PRIMARY KEY)`)
 		DeferCleanup(func() { e.exec(`DROP TABLE business`) })

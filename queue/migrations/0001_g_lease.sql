@@ -72,6 +72,21 @@ END $$;
 COMMENT ON FUNCTION {{schema}}.release(bigint[], uuid[], uuid) IS
 'Gives runs back unfinished: pending at once, in their old place, the attempt not counted. Returns the ids accepted; the others were not owned any more. worker: if not null, the runs must be this worker''s too. Errors: JQ005 bad argument.';
 
+-- The worker's batches with open runs that are not named, and these runs, locked unless
+-- others have locked them; those of which all runs are named are not even locked. Named
+-- runs are grouped once and found by a hash, or each batch would look through all of them.
+CREATE FUNCTION {{schema}}.lock_unnamed(p_worker uuid, p_ids bigint[], p_tokens uuid[], OUT keys bytea[], OUT masks varbit[])
+LANGUAGE plpgsql SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    SELECT array_agg(o.key), array_agg(o.mask) INTO keys, masks
+    FROM (SELECT b.key, b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) AS mask
+          FROM {{schema}}.batches b
+          LEFT JOIN {{schema}}.named(p_ids, p_tokens) n ON n.key = b.key
+          WHERE b.finished_at IS NULL AND b.worker_id = p_worker
+            AND bit_count(b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots)) > 0
+          FOR UPDATE OF b SKIP LOCKED) o;
+END $$;
+
 CREATE FUNCTION {{schema}}.disown(p_worker uuid, p_ids bigint[], p_tokens uuid[]) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -84,15 +99,7 @@ BEGIN
         PERFORM {{schema}}.bad_argument('worker', NULL, 'the id of a worker');
     END IF;
     PERFORM {{schema}}.check_refs(p_ids, p_tokens);
-    -- Batches of which all runs are named are not even locked.
-    SELECT array_agg(o.key), array_agg(o.mask) INTO v_keys, v_masks
-    FROM (SELECT b.key, b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots) AS mask
-          FROM {{schema}}.batches b
-          CROSS JOIN LATERAL (SELECT array_agg(u.id) AS ids, array_agg({{schema}}.run_slot(u.token)) AS slots
-                              FROM unnest(p_ids, p_tokens) u (id, token) WHERE {{schema}}.run_key(u.token) = b.key) n
-          WHERE b.finished_at IS NULL AND b.worker_id = p_worker
-            AND bit_count(b.open & ~{{schema}}.open_mask(b.open, b.ids, n.ids, n.slots)) > 0
-          FOR UPDATE OF b SKIP LOCKED) o;
+    SELECT o.keys, o.masks INTO v_keys, v_masks FROM {{schema}}.lock_unnamed(p_worker, p_ids, p_tokens) o;
     IF v_keys IS NOT NULL THEN
         RETURN QUERY SELECT * FROM {{schema}}.put_back(v_keys, v_masks);
     END IF;
