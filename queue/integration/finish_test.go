@@ -3,6 +3,7 @@ package integration_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -394,6 +395,44 @@ var _ = Describe("what runs took (S1)", func() {
 			_, err := e.pool.Exec(e.ctx, `SELECT * FROM jobqueue.succeed_many('{abc}', '{1}', '{1}', p_execution_ms => $1::text::double precision[])`, ms)
 			Expect(err).To(MatchError(ContainSubstring("execution_ms")), ms)
 		}
+		_, err := e.pool.Exec(e.ctx, `SELECT * FROM jobqueue.succeed_many('{abc,def}', '{1,1}', '{1,1}', p_execution_ms => '{1e15,1.1e15}')`)
+		Expect(err).To(MatchError(ContainSubstring("execution_ms[2] is 1.1e+15; allowed: 0 to 1e15")))
 		Expect(e.job(run.ID).State).To(Equal(queue.StateRunning))
+	})
+
+	It("counts for the longest timeout at most, for each run, whatever the worker says", func() {
+		const longest = 30 * 24 * time.Hour
+		e.enqueue(4)
+		claim := queue.ClaimRequest{Queue: "q", Worker: uuid.New(), Limit: 3, Alone: []string{}}
+		runs, err := e.c.Claim(e.ctx, e.pool, claim)
+		Expect(err).NotTo(HaveOccurred())
+		forever := []time.Duration{math.MaxInt64 / 2, math.MaxInt64 / 2}
+		Expect(e.c.Succeed(e.ctx, e.pool, uuid.Nil, refs(runs[2]))).To(HaveLen(1))
+		before := e.sample().ExecutionMillis
+		By("one of two refused")
+		accepted, _, err := e.c.TrySucceed(e.ctx, e.pool, uuid.Nil, refs(runs[1:]...), forever)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accepted).To(HaveLen(1))
+		Expect(e.sample().ExecutionMillis - before).To(Equal(longest.Milliseconds()))
+	})
+
+	It("stops at what its total can hold, and holds up nothing (R4)", func() {
+		worker := uuid.New()
+		run := e.one(worker)
+		huge := func() {
+			e.exec(`INSERT INTO jobqueue.tallies (queue, succeeded, execution_ms) SELECT 'q', 1, 9000000000000000000 FROM generate_series(1, 3)`)
+		}
+		huge()
+		Expect(e.sample().ExecutionMillis).To(BeEquivalentTo(math.MaxInt64), "not added to the totals yet")
+		_, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", refs(run))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(query[int64](e, `SELECT execution_ms FROM jobqueue.totals WHERE queue = 'q'`)).To(BeEquivalentTo(math.MaxInt64))
+		huge()
+		e.reap(queue.ReapRequest{})
+		huge()
+		Expect(e.c.Unregister(e.ctx, e.pool, worker)).To(Succeed())
+		s := e.sample()
+		Expect(s.ExecutionMillis).To(BeEquivalentTo(math.MaxInt64))
+		Expect(s.Succeeded).To(BeEquivalentTo(9), "the others are counted on")
 	})
 })

@@ -300,7 +300,9 @@ BEGIN
 END $$;
 
 -- Adds the tallies to the totals, unless someone did a moment ago or is at it.
--- At most some 20,000 at once; the rest waits for the next call.
+-- At most some 20,000 at once; the rest waits for the next call. What runs took is as
+-- workers say: should it ever come to more than a total can hold, the total stays there,
+-- for an error would be one of all queues' heartbeats.
 CREATE FUNCTION {{schema}}.fold(p_pause interval) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -332,7 +334,7 @@ BEGIN
     ), added AS (
         UPDATE {{schema}}.totals t
         SET claimed = t.claimed + s.claimed, succeeded = t.succeeded + s.succeeded, failed = t.failed + s.failed, lost = t.lost + s.lost, overdue = t.overdue + s.overdue,
-            discarded = t.discarded + s.discarded, cancelled = t.cancelled + s.cancelled, execution_ms = t.execution_ms + s.execution_ms
+            discarded = t.discarded + s.discarded, cancelled = t.cancelled + s.cancelled, execution_ms = least(t.execution_ms + s.execution_ms, 9223372036854775807)
         FROM sums s WHERE t.queue = s.queue
     )
     UPDATE {{schema}}.folded

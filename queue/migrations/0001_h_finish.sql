@@ -61,6 +61,7 @@ DECLARE
     v_keys  bytea[];
     v_masks varbit[];
     v_ms    double precision[];
+    v_bad   record;
 BEGIN
     PERFORM {{schema}}.check_array('keys', p_keys, 'an array of batch keys');
     PERFORM {{schema}}.check_array('runs', p_runs, 'an array of bit strings, one for each key');
@@ -75,8 +76,10 @@ BEGIN
         PERFORM {{schema}}.check_array('execution_ms', p_execution_ms, 'null, or an array of numbers, one for each key');
         IF cardinality(p_execution_ms) <> cardinality(p_keys) THEN
             PERFORM {{schema}}.bad_argument('execution_ms', 'an array of ' || cardinality(p_execution_ms), format('as many as keys, which are %s', cardinality(p_keys)));
-        ELSIF 0 > ANY (p_execution_ms) OR 1e15 < ANY (p_execution_ms) THEN
-            PERFORM {{schema}}.bad_argument('execution_ms', p_execution_ms::text, '0 to 1e15 each');
+        END IF;
+        SELECT u.ms, u.n INTO v_bad FROM unnest(p_execution_ms) WITH ORDINALITY u (ms, n) WHERE u.ms NOT BETWEEN 0 AND 1e15 LIMIT 1;
+        IF FOUND THEN
+            PERFORM {{schema}}.bad_argument(format('execution_ms[%s]', v_bad.n), v_bad.ms::text, '0 to 1e15');
         END IF;
     END IF;
     v_keys := p_keys;
@@ -91,14 +94,16 @@ BEGIN
         PERFORM 1 FROM {{schema}}.batches b WHERE b.key = ANY (p_keys) ORDER BY b.key FOR UPDATE;
     END IF;
     -- A bit string is as long as its client saw fit: made as long as the batch's here,
-    -- once.
+    -- once. Of each run no more is counted than the longest timeout that a policy may have:
+    -- a wrong number is not to spoil the totals, but a result is worth more than its time.
     WITH f AS MATERIALIZED (
         SELECT b.key, b.open, b.ids, m.id_xor, m.ms, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
         FROM unnest(p_keys, p_runs, p_id_xors, p_execution_ms) m (key, runs, id_xor, ms)
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
         WHERE m.key = ANY (v_keys) AND (p_worker IS NULL OR b.worker_id = p_worker)
     )
-    SELECT array_agg(f.key), array_agg(f.mask & f.open), array_agg(f.ms * bit_count(f.mask & f.open) / bit_count(f.mask)) INTO v_keys, v_masks, v_ms FROM f
+    SELECT array_agg(f.key), array_agg(f.mask & f.open), array_agg(CASE WHEN f.ms IS NOT NULL THEN
+               least(f.ms, 2592000000 * bit_count(f.mask)) * bit_count(f.mask & f.open) / bit_count(f.mask) END) INTO v_keys, v_masks, v_ms FROM f
     WHERE bit_count(f.mask & f.open) > 0
       AND f.id_xor = (SELECT bit_xor(i.id) FROM unnest(f.ids) WITH ORDINALITY i (id, n) WHERE get_bit(f.mask, (i.n - 1)::integer) = 1);
     IF v_keys IS NOT NULL THEN
@@ -107,7 +112,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION {{schema}}.succeed_many(bytea[], varbit[], bigint[], uuid, boolean, double precision[]) IS
-'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. execution_ms: for each key, how many milliseconds its runs took in all, for the queue''s totals; null for the time since the claim, in which a job may have waited for its turn. Errors: JQ005 bad argument.';
+'Finishes runs as succeeded, as succeed does, named by batch. keys: the first 14 bytes of the runs'' tokens, each once. runs: for each key, bits set at the places of the runs, which are the last two bytes of their tokens as a number. id_xors: for each key, the exclusive or of the ids of those jobs; what does not match is refused as a whole. Returns for each key with any the runs accepted. With skip_locked, it does not wait for batches that other sessions have locked, and returns null for them: nothing has become of those runs, try again. execution_ms: for each key, how many milliseconds its runs took in all (0 to 1e15, of which thirty days are counted for a run at most), for the queue''s totals; null for the time since the claim, in which a job may have waited for its turn. Errors: JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.discard(p_ids bigint[], p_tokens uuid[], p_reasons text[] DEFAULT NULL, p_worker uuid DEFAULT NULL) RETURNS TABLE (id bigint)
 LANGUAGE plpgsql SECURITY DEFINER

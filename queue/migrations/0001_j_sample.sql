@@ -133,7 +133,7 @@ BEGIN
             'claimed', t.claimed + coalesce(u.claimed, 0), 'succeeded', t.succeeded + coalesce(u.succeeded, 0),
             'failed', t.failed + coalesce(u.failed, 0), 'lost', t.lost + coalesce(u.lost, 0), 'overdue', t.overdue + coalesce(u.overdue, 0),
             'discarded', t.discarded + coalesce(u.discarded, 0), 'cancelled', t.cancelled + coalesce(u.cancelled, 0),
-            'execution_ms', t.execution_ms + coalesce(u.execution_ms, 0),
+            'execution_ms', least(t.execution_ms + coalesce(u.execution_ms, 0), 9223372036854775807),
             'generation', q.generation, 'suspended', q.suspended))
         FROM {{schema}}.queues q
         JOIN {{schema}}.totals t ON t.queue = q.name
