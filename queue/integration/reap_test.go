@@ -122,6 +122,37 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Entry("past their deadline", `UPDATE jobqueue.batches SET deadline = clock_timestamp() - interval '1 s'`, 1),
 	)
 
+	It("does not wait for another that is left open, and leaves nothing behind of both (R4, Q16)", func() {
+		e.policy(func(p *queue.Policy) { p.RetainSucceeded, p.RetainDead = 0, 0 })
+		// As claims and reapers leave them while an old snapshot keeps dead rows.
+		e.exec(`INSERT INTO jobqueue.walks (what, walked_at, cost, upto)
+			SELECT what || ' of q', clock_timestamp(), 1000000, '2001-01-01' FROM unnest('{batches,ended,dead}'::text[]) what`)
+		e.exec(`INSERT INTO jobqueue.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+			SELECT 'q', '{0}', '{2001-01-01}', '{0}', '2001-01-01', clock_timestamp(), 1000000 FROM generate_series(1, 3)`)
+		reap := func(db queue.DB) error {
+			_, err := e.c.Reap(e.ctx, db, queue.ReapRequest{Queue: "q", Retention: true})
+			return err
+		}
+		open, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = open.Rollback(e.ctx) })
+		Expect(reap(open)).To(Succeed())
+		second, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = second.Rollback(e.ctx) })
+		_, err = second.Exec(e.ctx, `SET LOCAL lock_timeout = '100ms'`)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(reap(second)).To(Succeed())
+		Expect(second.Commit(e.ctx)).To(Succeed())
+		Expect(open.Commit(e.ctx)).To(Succeed())
+		for range 2 {
+			Expect(reap(e.pool)).To(Succeed())
+		}
+		Expect(query[[]string](e, `SELECT array_agg(what ORDER BY what) FROM jobqueue.walks`)).To(Equal([]string{"batches of q", "dead of q", "ended of q"}))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.walks WHERE upto > '2001-01-01'`)).To(Equal(3), "or none was written, and this proves nothing")
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.marks`)).To(Equal(1))
+	})
+
 	It("looks for deadlines again once it is time, however long the last walk was (Q16)", func() {
 		for _, of := range []string{"", "q"} {
 			live, gone := uuid.New(), uuid.New()

@@ -23,12 +23,17 @@ BEGIN
 END $$;
 
 -- Rows are added, and the last one counts, so that the table does not suffer itself
--- from what it cures.
+-- from what it cures. Two at a time would delete the same row, the second waiting for the
+-- first, and would not see each other's new ones, which stayed for ever. So while one has
+-- not committed, no other writes anything down.
 CREATE FUNCTION {{schema}}.note_walk(p_what text, p_walked_at timestamptz, p_cost bigint, p_upto timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_last bigint;
 BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('jobqueue ' || {{schema_literal}} || ' ' || p_what, 0)) THEN
+        RETURN;
+    END IF;
     SELECT w.seq INTO v_last FROM {{schema}}.walks w WHERE w.what = p_what ORDER BY w.seq DESC LIMIT 1;
     INSERT INTO {{schema}}.walks (what, walked_at, cost, upto) VALUES (p_what, p_walked_at, p_cost, p_upto);
     DELETE FROM {{schema}}.walks w WHERE w.what = p_what AND w.seq = v_last;
@@ -75,6 +80,7 @@ DECLARE
     v_walk    bigint;
     v_upto    timestamptz;
     v_ids     bigint[];
+    v_places  tid[];
     v_keys    bytea[];
     v_masks   varbit[];
     v_overdue bytea[]; -- of v_keys, those whose deadline passed before their worker's lease did
@@ -272,8 +278,10 @@ BEGIN
         END IF;
         SELECT max(k.seq) INTO v_n FROM {{schema}}.marks k WHERE k.queue = r.name;
         IF v_n IS NOT NULL THEN
-            DELETE FROM {{schema}}.marks k WHERE k.queue = r.name AND k.seq < v_n
-               OR k.queue = r.name AND k.seq = v_n AND k.due_from = '-infinity';
+            v_places := ARRAY(
+                SELECT k.ctid FROM {{schema}}.marks k
+                WHERE k.queue = r.name AND k.seq <= v_n AND (k.seq < v_n OR k.due_from = '-infinity') FOR UPDATE SKIP LOCKED);
+            DELETE FROM {{schema}}.marks k WHERE k.ctid = ANY (v_places);
         END IF;
     END LOOP;
     PERFORM {{schema}}.fold('0 s');
