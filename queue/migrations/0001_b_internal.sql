@@ -248,6 +248,13 @@ FROM {{schema}}.ended e;
 CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT octet_length(p_payload::text) $$;
 
+-- About how much memory it takes, which is found without making its text: an array holds
+-- what was compressed in full.
+CREATE FUNCTION {{schema}}.payload_memory(p_payload jsonb) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN pg_column_compression(p_payload) IS NULL THEN pg_column_size(p_payload) ELSE pg_column_size(ARRAY[p_payload]) END
+$$;
+
 CREATE FUNCTION {{schema}}.payload_too_large(p_argument text, p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

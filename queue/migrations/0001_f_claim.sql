@@ -85,7 +85,7 @@ DECLARE
     v_most     integer; -- how many jobs to take at once
     v_got      integer; -- how many there were
     v_n        integer := 0;
-    v_size     bigint;  -- bytes of their payloads, as they are stored
+    v_size     bigint;  -- of their payloads, as payload_memory
     v_bytes    bigint := 0;
     v_jobs     {{schema}}.waiting[]; -- of these, the ones that share a batch
     v_places   tid[];
@@ -177,7 +177,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT w.priority, w.available_at, w.id, w.ctid AS place, big.size, big.alone, CASE WHEN NOT big.alone THEN w END AS job
                     FROM {{schema}}.waiting w
-                    CROSS JOIN LATERAL (SELECT pg_column_size(w.payload) AS size, p_alone IS NULL OR w.kind = ANY (p_alone)
+                    CROSS JOIN LATERAL (SELECT {{schema}}.payload_memory(w.payload) AS size, p_alone IS NULL OR w.kind = ANY (p_alone)
                         OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
                     WHERE w.queue = p_queue AND w.state = 'pending'
                       AND (w.priority, w.available_at, w.id) >= (CASE WHEN been.passed THEN v_priority ELSE r.lo_priority END,
@@ -192,7 +192,7 @@ BEGIN
             FROM (
                 SELECT w.priority, w.available_at, w.id, w.ctid AS place, big.size, big.alone, CASE WHEN NOT big.alone THEN w END AS job
                 FROM {{schema}}.waiting w
-                CROSS JOIN LATERAL (SELECT pg_column_size(w.payload) AS size, p_alone IS NULL OR w.kind = ANY (p_alone)
+                CROSS JOIN LATERAL (SELECT {{schema}}.payload_memory(w.payload) AS size, p_alone IS NULL OR w.kind = ANY (p_alone)
                     OR pg_column_size(w.payload) > 2000 OR pg_column_compression(w.payload) IS NOT NULL OR w.errors IS NOT NULL AS alone) big
                 WHERE w.queue = p_queue AND w.state = 'pending' AND (p_kinds IS NULL OR w.kind = ANY (p_kinds))
                   AND (w.priority, w.available_at, w.id) >= (v_priority, v_at, v_id)
@@ -202,13 +202,13 @@ BEGIN
         v_n := v_n + v_got;
         v_bytes := v_bytes + coalesce(v_size, 0);
         IF v_bytes > 8388608 AND v_alone IS NOT NULL THEN
-            -- More than a worker may have the memory for. What is large is alone and not read
+            -- More than a worker may have the memory for. What is large is alone and not taken
             -- yet, so it goes on waiting, but for what makes the 8 MiB full.
             v_n := v_n - cardinality(v_alone);
             v_alone := ARRAY(
                 SELECT s.place
-                FROM (SELECT w.ctid AS place, pg_column_size(w.payload) AS size,
-                             sum(pg_column_size(w.payload)) OVER (ORDER BY w.priority, w.available_at, w.id) AS upto
+                FROM (SELECT w.ctid AS place, {{schema}}.payload_memory(w.payload) AS size,
+                             sum({{schema}}.payload_memory(w.payload)) OVER (ORDER BY w.priority, w.available_at, w.id) AS upto
                       FROM {{schema}}.waiting w WHERE w.ctid = ANY (v_alone)) s
                 WHERE s.upto - s.size <= 8388608 - (v_bytes - v_size));
             v_n := v_n + cardinality(v_alone);
@@ -278,6 +278,6 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = of
 $$;
 COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text, text[]) IS
 'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
-queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when less than half of it is left. limit: 1 to 10000, and no more than make 8 MiB of payloads full, as they are stored. Claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
+queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when less than half of it is left. limit: 1 to 10000, and no more than make 8 MiB of payloads full. Claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
 Each job returned is running under a new token. Finish it with succeed, fail, snooze, discard or release before the lease of the worker (renewed by heartbeat) or the deadline passes. timeout_ms is how long the handler may run.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';
