@@ -356,6 +356,67 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 		Expect(s.Overdue).To(BeEquivalentTo(1))
 	})
 
+	Context("after the database's clock was set back by an hour (Q4, R1)", func() {
+		setBack := func() {
+			e.exec(`UPDATE jobqueue.workers SET heartbeat_at = heartbeat_at + interval '1 h', lease_expires_at = lease_expires_at + interval '1 h'`)
+			e.exec(`UPDATE jobqueue.batches SET started_at = started_at + interval '1 h', deadline = deadline + interval '1 h'`)
+			e.exec(`UPDATE jobqueue.walks SET walked_at = walked_at + interval '1 h'`)
+			e.exec(`UPDATE jobqueue.folded SET folded_at = clock_timestamp() + interval '1 h'`)
+		}
+
+		It("gives no worker a longer lease than its policy's, nor a shorter one than it was promised", func() {
+			beat := func() time.Duration {
+				hb, err := e.c.Heartbeat(e.ctx, e.pool, worker, "q", nil)
+				Expect(err).NotTo(HaveOccurred())
+				return hb.LeaseExpiresAt.Sub(hb.Now)
+			}
+			beat()
+			setBack()
+			Expect(beat()).To(BeNumerically("~", 30*time.Second, 10*time.Millisecond))
+			By("shortening the lease")
+			e.policy(func(p *queue.Policy) { p.Lease = 15 * time.Second })
+			setBack()
+			Expect(beat()).To(BeNumerically("~", 30*time.Second, 10*time.Millisecond), "the promise, of which nobody knows what is left")
+		})
+
+		It("takes back what a dead worker ran once the lease that it was promised has passed, also where it ran under no lease", func() {
+			run, other := e.one(worker), uuid.New()
+			orphan := e.one(other)
+			e.exec(`DELETE FROM jobqueue.workers WHERE id = $1`, other)
+			setBack()
+			Expect(e.reap(queue.ReapRequest{})).To(Equal(queue.ReapResult{Returned: 1}))
+			Expect(e.job(orphan.ID).State).To(Equal(queue.StatePending))
+			Expect(query[float64](e, `SELECT extract(epoch FROM lease_expires_at - clock_timestamp())::float8 FROM jobqueue.workers`)).To(BeNumerically("~", 30, 1))
+			e.expire(worker)
+			Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1, WorkersRemoved: 1}))
+			Expect(e.job(run.ID).LastError).To(Equal("lease expired"))
+		})
+
+		It("looks for deadlines, and adds up the totals, as if nobody just had", func() {
+			e.one(worker)
+			e.exec(`INSERT INTO jobqueue.walks (what, walked_at, cost) VALUES ('deadlines of q', now(), 1000000)`)
+			setBack()
+			e.exec(`UPDATE jobqueue.batches SET started_at = started_at - interval '2 h', deadline = clock_timestamp() - interval '1 s'`)
+			Expect(e.reap(queue.ReapRequest{Queue: "q"})).To(Equal(queue.ReapResult{Returned: 1}))
+			Expect(query[int](e, `SELECT lost FROM jobqueue.totals`)).To(Equal(1))
+		})
+
+		It("finds what has come since where claims skipped dead rows", func() {
+			hide := func() {
+				e.exec(`INSERT INTO jobqueue.marks (queue, priorities, ats, ids, due_from, walked_at, walk_cost)
+					VALUES ('q', '{0}', ARRAY[now() + interval '1 h'], '{0}', now() + interval '1 h', now() + interval '1 h', 1000000)`)
+			}
+			ids := e.enqueue(2)
+			hide()
+			Expect(runIDs(e.claim(worker, 1))).To(Equal(ids[:1]))
+			By("with no worker to look")
+			hide()
+			Expect(e.sample().Pending).To(BeZero(), "it is hidden, or this proves nothing")
+			e.reap(queue.ReapRequest{})
+			Expect(e.sample().Pending).To(BeEquivalentTo(1))
+		})
+	})
+
 	It("buries a job whose lease ran out on its last attempt (Q7)", func() {
 		e.policy(func(p *queue.Policy) { p.MaxAttempts = 2 })
 		ids := e.enqueue(1)

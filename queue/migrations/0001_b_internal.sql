@@ -283,6 +283,11 @@ $$;
 
 -- Registers a worker or renews its lease. The clock is read after the row's
 -- lock was had: a wait for the reaper must not shorten the lease.
+--
+-- A lease that the policy has shortened ends no sooner than was promised: the worker
+-- still beats at the former pace. Promised was what lay between heartbeat_at and
+-- lease_expires_at, and no more of it can be left: where the clock was set back since,
+-- the end itself would be later than anybody was told.
 CREATE FUNCTION {{schema}}.renew(p_worker uuid, p_queue text, p_pod text, p_claims boolean, p_kinds text[], p_lease interval,
     OUT now timestamptz, OUT lease_expires_at timestamptz)
 LANGUAGE plpgsql AS $$
@@ -293,9 +298,8 @@ BEGIN
     INSERT INTO {{schema}}.workers AS w (id, queue, pod, started_at, heartbeat_at, lease_expires_at, kinds)
     VALUES (p_worker, p_queue, coalesce(left(p_pod, 253), ''), clock_timestamp(), clock_timestamp(), clock_timestamp() + p_lease, p_kinds)
     ON CONFLICT (id) DO UPDATE
-        -- A lease that the policy has shortened ends no sooner than was promised:
-        -- the worker still beats at the former pace.
-        SET heartbeat_at = clock_timestamp(), lease_expires_at = greatest(w.lease_expires_at, clock_timestamp() + p_lease),
+        SET heartbeat_at = clock_timestamp(),
+            lease_expires_at = greatest(clock_timestamp() + p_lease, least(w.lease_expires_at, clock_timestamp() + (w.lease_expires_at - w.heartbeat_at))),
             pod = CASE WHEN excluded.pod = '' THEN w.pod ELSE excluded.pod END,
             kinds = CASE WHEN p_claims THEN excluded.kinds ELSE w.kinds END
     RETURNING w.queue, w.heartbeat_at, w.lease_expires_at INTO v_queue, now, lease_expires_at;
@@ -309,7 +313,8 @@ END $$;
 -- Adds the tallies to the totals, unless someone did a moment ago or is at it.
 -- At most some 20,000 at once; the rest waits for the next call. What runs took is as
 -- workers say: should it ever come to more than a total can hold, the total stays there,
--- for an error would be one of all queues' heartbeats.
+-- for an error would be one of all queues' heartbeats. A moment in the future was before
+-- the clock was set back.
 CREATE FUNCTION {{schema}}.fold(p_pause interval) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -318,7 +323,7 @@ DECLARE
     v_at    timestamptz;
 BEGIN
     SELECT f.folded_at INTO v_at FROM {{schema}}.folded f;
-    IF v_at > clock_timestamp() - p_pause
+    IF v_at > clock_timestamp() - p_pause AND v_at <= clock_timestamp()
        OR NOT pg_try_advisory_xact_lock(hashtextextended('jobqueue fold ' || {{schema_literal}}, 0)) THEN
         RETURN;
     END IF;

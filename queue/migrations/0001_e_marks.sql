@@ -145,6 +145,14 @@ BEGIN
     END IF;
 END $$;
 
+-- Whether a walk over the queue's whole index is to be made again. One in the future was
+-- made before the clock was set back, and its marks may hide what has come since.
+CREATE FUNCTION {{schema}}.is_stale(p_walked_at timestamptz, p_walk_cost bigint) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    SELECT clock_timestamp() > p_walked_at + least(interval '1 second' + p_walk_cost * interval '10 microseconds', interval '30 seconds')
+        OR clock_timestamp() < p_walked_at
+$$;
+
 -- Walks the queue's whole index again, unless that is not due or somebody else is
 -- at it. Claims do so themselves; the reaper does it for queues that no worker
 -- claims from, whose hidden jobs would otherwise never bring one.
@@ -155,7 +163,7 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM {{schema}}.marks k WHERE k.queue = p_queue ORDER BY k.seq DESC LIMIT 1;
     IF NOT FOUND OR m.due_from = '-infinity'
-       OR clock_timestamp() <= m.walked_at + least(interval '1 second' + m.walk_cost * interval '10 microseconds', interval '30 seconds')
+       OR NOT {{schema}}.is_stale(m.walked_at, m.walk_cost)
        OR NOT pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         RETURN false;
     END IF;

@@ -136,7 +136,7 @@ BEGIN
     END IF;
 
     v_marked := q.due_from > '-infinity';
-    IF v_marked AND v_now > q.walked_at + least(interval '1 second' + q.walk_cost * interval '10 microseconds', interval '30 seconds')
+    IF v_marked AND {{schema}}.is_stale(q.walked_at, q.walk_cost)
        AND pg_try_advisory_xact_lock(hashtextextended('jobqueue marks ' || {{schema_literal}} || ' ' || p_queue, 0)) THEN
         PERFORM {{schema}}.set_marks(p_queue, true);
         q.due_from := '-infinity';

@@ -10,13 +10,14 @@
 -- silent at normal times, as marks are.
 
 -- The last long walk of that name, if the next one is not due yet, else a row of nulls.
+-- One in the future was made before the clock was set back, nobody knows how long ago.
 CREATE FUNCTION {{schema}}.recent_walk(p_what text) RETURNS {{schema}}.walks
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     k {{schema}}.walks;
 BEGIN
     SELECT * INTO k FROM {{schema}}.walks w WHERE w.what = p_what ORDER BY w.seq DESC LIMIT 1;
-    IF k.walked_at < clock_timestamp() - least(k.cost * interval '100 microseconds', interval '30 seconds') THEN
+    IF k.walked_at < clock_timestamp() - least(k.cost * interval '100 microseconds', interval '30 seconds') OR k.walked_at > clock_timestamp() THEN
         RETURN NULL;
     END IF;
     RETURN k;
@@ -72,6 +73,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 DECLARE
     v_now     timestamptz := clock_timestamp();
     v_expired uuid[];
+    v_ahead   uuid[]; -- renewed in the future
     v_live    uuid[];
     v_orphans uuid[];
     v_what    text;
@@ -106,15 +108,29 @@ BEGIN
     -- Workers whose lease has run out. Their rows are locked before their jobs
     -- are, as a heartbeat does it, so a heartbeat is either before all of this
     -- or after. And the others, when it is time to look at their deadlines.
+    --
+    -- A lease that was renewed before the clock was set back, as by a failover to a server
+    -- whose clock is behind, would last longer by that: it begins anew now, so that its worker
+    -- has all that it was promised, and no more than that. Runs that began in the future are
+    -- of that time too, and not among those that began while this looked on.
     v_what := coalesce('deadlines of ' || p_queue, 'deadlines');
     v_look := {{schema}}.recent_walk(v_what) IS NULL
         AND pg_try_advisory_xact_lock(hashtextextended('jobqueue ' || {{schema_literal}} || ' ' || v_what, 0));
     IF p_queue IS NULL THEN
-        v_expired := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE w.lease_expires_at < v_now LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        SELECT array_agg(f.id) FILTER (WHERE f.expired), array_agg(f.id) FILTER (WHERE NOT f.expired) INTO v_expired, v_ahead
+        FROM (SELECT w.id, w.lease_expires_at < v_now AS expired FROM {{schema}}.workers w
+              WHERE w.lease_expires_at < v_now OR w.heartbeat_at > clock_timestamp() LIMIT p_limit FOR UPDATE SKIP LOCKED) f;
         v_live := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE v_look AND w.lease_expires_at >= v_now);
     ELSE
-        v_expired := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE w.queue = p_queue AND w.lease_expires_at < v_now LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        SELECT array_agg(f.id) FILTER (WHERE f.expired), array_agg(f.id) FILTER (WHERE NOT f.expired) INTO v_expired, v_ahead
+        FROM (SELECT w.id, w.lease_expires_at < v_now AS expired FROM {{schema}}.workers w
+              WHERE w.queue = p_queue AND (w.lease_expires_at < v_now OR w.heartbeat_at > clock_timestamp()) LIMIT p_limit FOR UPDATE SKIP LOCKED) f;
         v_live := ARRAY(SELECT w.id FROM {{schema}}.workers w WHERE v_look AND w.queue = p_queue AND w.lease_expires_at >= v_now);
+    END IF;
+
+    IF v_ahead IS NOT NULL THEN
+        UPDATE {{schema}}.workers w SET heartbeat_at = v_now, lease_expires_at = v_now + (w.lease_expires_at - w.heartbeat_at)
+        WHERE w.id = ANY (v_ahead);
     END IF;
 
     -- Who runs something and has no row, by hopping from worker to worker in the index:
@@ -151,7 +167,7 @@ BEGIN
               CROSS JOIN LATERAL (SELECT x.lease_expires_at FROM {{schema}}.workers x WHERE x.id = g.worker OFFSET 0) w
               CROSS JOIN LATERAL (
                   SELECT b.key, {{schema}}.open_of_kinds(b.open, b.jobs, p_kinds) AS open, b.deadline FROM {{schema}}.batches b
-                  WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now AND (p_queue IS NULL OR b.queue = p_queue)
+                  WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND (b.started_at <= v_now OR b.started_at > clock_timestamp()) AND (p_queue IS NULL OR b.queue = p_queue)
                     AND (p_kinds IS NULL OR bit_count({{schema}}.open_of_kinds(b.open, b.jobs, p_kinds)) > 0)
                   LIMIT p_limit FOR UPDATE SKIP LOCKED) one
               UNION ALL
@@ -202,7 +218,7 @@ BEGIN
           FROM (SELECT one.* FROM unnest(v_orphans) g (worker)
                 CROSS JOIN LATERAL (
                     SELECT b.key, b.open FROM {{schema}}.batches b
-                    WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND b.started_at <= v_now
+                    WHERE b.finished_at IS NULL AND b.worker_id = g.worker AND (b.started_at <= v_now OR b.started_at > clock_timestamp())
                     LIMIT p_limit FOR UPDATE SKIP LOCKED) one) o) c
     WHERE c.before < p_limit - returned - buried;
     IF v_keys IS NOT NULL THEN
