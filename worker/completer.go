@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,9 @@ const (
 	// lockedFirst and lockedMax bound the time between two tries of a success whose
 	// row another session has locked.
 	lockedFirst, lockedMax = 20 * time.Millisecond, 2 * time.Second
+	// lastPause is the most between two tries of either once the worker drains: what held
+	// them up may be gone, and their time ends.
+	lastPause = 200 * time.Millisecond
 )
 
 // completer writes results. One statement is under way at a time, and what comes
@@ -66,8 +70,9 @@ type completer struct {
 	locked  []*result // to be written with others, later
 	writing int
 	single  bool // what was taken last was a parked one
+	hurried bool // the worker drains
 	closed  bool
-	changed chan struct{} // one token when pending or closed has changed
+	changed chan struct{} // one token when pending, hurried or closed has changed
 	settled sync.Cond     // the completer has become empty
 }
 
@@ -105,6 +110,25 @@ func (c *completer) unwritten() int {
 
 func (c *completer) unwrittenLocked() int {
 	return len(c.pending) + len(c.parked) + len(c.locked) + c.writing
+}
+
+// hurry has the results that are to be written later written now, and those to come soon.
+func (c *completer) hurry() {
+	c.mu.Lock()
+	c.hurried = true
+	for _, r := range slices.Concat(c.parked, c.locked) {
+		r.notBefore = time.Time{}
+	}
+	c.mu.Unlock()
+	c.nudge()
+}
+
+// dueLocked is when to try again what has been put off n times. c.mu is held.
+func (c *completer) dueLocked(first, most time.Duration, n int) time.Time {
+	if c.hurried {
+		most = min(most, lastPause)
+	}
+	return time.Now().Add(min(first<<min(n, 10), most))
 }
 
 // flush waits until everything is written or ctx is done.
@@ -302,8 +326,8 @@ func (c *completer) park(r *result, err error) {
 	}
 	c.log.Error("the database rejects a result, trying again later", "action", r.action.String(),
 		"job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", err)
-	r.notBefore = time.Now().Add(min(parkFirst<<min(r.tries, 10), parkMax))
 	c.mu.Lock()
+	r.notBefore = c.dueLocked(parkFirst, parkMax, r.tries)
 	c.parked = append(c.parked, r)
 	c.writing--
 	c.mu.Unlock()
@@ -385,7 +409,6 @@ func (c *completer) send(ctx context.Context, same []*result) error {
 
 // postpone keeps a success whose row is locked until it is worth another try.
 func (c *completer) postpone(r *result) {
-	r.notBefore = time.Now().Add(min(lockedFirst<<min(r.postponed, 10), lockedMax))
 	r.postponed++
 	if r.postponed == 10 { // some ten seconds
 		h := r.held
@@ -393,6 +416,7 @@ func (c *completer) postpone(r *result) {
 			"job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 	}
 	c.mu.Lock()
+	r.notBefore = c.dueLocked(lockedFirst, lockedMax, r.postponed-1)
 	c.locked = append(c.locked, r)
 	c.writing--
 	c.mu.Unlock()

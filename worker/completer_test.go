@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -516,6 +517,42 @@ func TestCompleterCountsRefusals(t *testing.T) {
 					t.Errorf("outcome %s is counted %v times, want %v", outcome, got, want)
 				}
 			}
+		})
+	}
+}
+
+// What was put off because of a lock is tried at once, and often, when the worker drains (W4).
+func TestCompleterHurries(t *testing.T) {
+	for name, made := range map[string]func(f *fakeSettler, busy *atomic.Bool){
+		"parked": func(f *fakeSettler, busy *atomic.Bool) {
+			f.fail = func([]int64) error {
+				if busy.Load() {
+					return &pgconn.PgError{Code: "55P03", SeverityUnlocalized: "ERROR"}
+				}
+				return nil
+			}
+		},
+		"locked": func(f *fakeSettler, _ *atomic.Bool) { f.locked = map[int64]int{1: 20} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, busy := &fakeSettler{}, new(atomic.Bool)
+				busy.Store(true)
+				made(f, busy)
+				c := startCompleter(t, f)
+				c.add(succeedAll(1)...)
+				time.Sleep(20 * time.Second)
+				if c.unwritten() != 1 {
+					t.Fatal("it is not held up")
+				}
+				c.hurry()
+				time.Sleep(time.Second)
+				busy.Store(false)
+				time.Sleep(2 * lastPause)
+				if n := c.unwritten(); n != 0 {
+					t.Errorf("%d results are left", n)
+				}
+			})
 		})
 	}
 }

@@ -58,6 +58,7 @@ func (e *engine) drain(ctx context.Context, claimers *sync.WaitGroup, deadline t
 
 	await(end, claimers.Wait)
 	until(end, func() bool { return e.deciding.Load() == 0 })
+	e.completer.hurry()
 	e.completer.flush(end)
 	unwritten := e.completer.unwritten() + int(e.deciding.Load())
 	e.completer.close()

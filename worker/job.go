@@ -51,10 +51,12 @@ func (j *Job[T]) IdempotencyKey() string { return fmt.Sprintf("%s/%d", j.Queue, 
 //
 // The handler commits tx itself and then returns nil; it returns an error when it
 // has not committed. The worker does not take its word for it: after the handler
-// has returned it records a failed attempt ([ErrNotCommitted], or the handler's
-// error), which the database refuses if the transaction was committed, and accepts
-// if it was rolled back or its commit failed. So a commit whose answer was lost
-// counts as what it was. tx must be over when the handler returns.
+// has returned it writes what the job comes to without the transaction (a failed attempt,
+// [ErrNotCommitted] or the handler's error; or what [Snooze] and [Discard] say), which the
+// database refuses if the transaction was committed, and accepts if it was rolled back
+// or its commit failed. So a commit whose answer was lost counts as what it was. tx must be
+// over when the handler returns. Once Succeed has returned nil, the handler's context does
+// not end any more for a lost lease, which looks like a commit: return soon after a rollback.
 //
 // The first job of a kind that is finished so may share its row with others, and hold
 // them up until its transaction is over. A Succeed that waits for half a second returns
