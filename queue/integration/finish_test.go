@@ -351,6 +351,29 @@ var _ = Describe("finishing (Q5, Q6)", func() {
 	})
 })
 
+var _ = Describe("successes that wait for nobody (Q5)", func() {
+	It("are those of the rows that nobody has locked", func() {
+		e := newEnv(nil)
+		worker := uuid.New()
+		e.enqueue(3)
+		runs := e.claim(worker, 3)
+		open, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = open.Rollback(e.ctx) })
+		Expect(e.c.Succeed(e.ctx, open, worker, refs(runs[1]))).To(HaveLen(1))
+		gone := queue.Ref{ID: 1, Token: uuid.New()}
+		accepted, locked, err := e.c.TrySucceed(e.ctx, e.pool, worker, append(refs(runs...), gone), nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accepted).To(ConsistOf(runs[0].ID, runs[2].ID))
+		Expect(locked).To(ConsistOf(runs[1].ID))
+		Expect(open.Rollback(e.ctx)).To(Succeed())
+		accepted, locked, err = e.c.TrySucceed(e.ctx, e.pool, worker, refs(runs...), nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accepted).To(ConsistOf(runs[1].ID))
+		Expect(locked).To(BeEmpty())
+	})
+})
+
 var _ = Describe("what runs took (S1)", func() {
 	var e *env
 	BeforeEach(func() { e = newEnv(nil) })

@@ -95,12 +95,13 @@ BEGIN
     END IF;
     -- A bit string is as long as its client saw fit: made as long as the batch's here,
     -- once. Of each run no more is counted than the longest timeout that a policy may have:
-    -- a wrong number is not to spoil the totals, but a result is worth more than its time.
+    -- a wrong number is not to spoil the totals, but a result is worth more than its time. That
+    -- all batches were locked is the rule: none of them is then looked for among all.
     WITH f AS MATERIALIZED (
         SELECT b.key, b.open, b.ids, m.id_xor, m.ms, substring(m.runs || (b.open & ~b.open) FROM 1 FOR length(b.open))::varbit AS mask
         FROM unnest(p_keys, p_runs, p_id_xors, p_execution_ms) m (key, runs, id_xor, ms)
         CROSS JOIN LATERAL (SELECT * FROM {{schema}}.batches x WHERE x.key = m.key OFFSET 0) b
-        WHERE m.key = ANY (v_keys) AND (p_worker IS NULL OR b.worker_id = p_worker)
+        WHERE (cardinality(v_keys) = cardinality(p_keys) OR m.key = ANY (v_keys)) AND (p_worker IS NULL OR b.worker_id = p_worker)
     )
     SELECT array_agg(f.key), array_agg(f.mask & f.open), array_agg(CASE WHEN f.ms IS NOT NULL THEN
                least(f.ms, 2592000000 * bit_count(f.mask)) * bit_count(f.mask & f.open) / bit_count(f.mask) END) INTO v_keys, v_masks, v_ms FROM f
