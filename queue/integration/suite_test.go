@@ -93,10 +93,11 @@ func (e *env) connect(edit func(*pgxpool.Config)) *pgxpool.Pool {
 	return pool
 }
 
-// fresh gives the tables new files, for specs that count buffers.
+// fresh gives the tables new files, for specs that count buffers. batches comes first, as for
+// whoever analyses it, who then looks up the type of its jobs, which is that of waiting.
 func (e *env) fresh() {
 	GinkgoHelper()
-	e.exec(`TRUNCATE jobqueue.waiting, jobqueue.batches, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks, jobqueue.walks`)
+	e.exec(`TRUNCATE jobqueue.batches, jobqueue.waiting, jobqueue.batch_ends, jobqueue.ended, jobqueue.dead, jobqueue.workers, jobqueue.tallies, jobqueue.marks, jobqueue.walks`)
 }
 
 // policy changes the policy of "q".
