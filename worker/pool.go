@@ -46,9 +46,10 @@ func cutBytes(s string, n int) string {
 }
 
 // NewPool makes the pool of a worker process: at most cfg.PoolSize connections,
-// opened as they are needed. It does not connect. With cfg.DisableListen, which
-// stands for a pooler in transaction mode, no prepared statement is left behind on
-// a connection.
+// opened as they are needed, and not to a server that is read-only. It does not connect.
+// Transactions are READ COMMITTED unless they say otherwise, whatever the role's default.
+// With cfg.DisableListen, which stands for a pooler in transaction mode, neither that
+// nor a prepared statement is left behind on a connection.
 //
 // The error of a connection string that cannot be read does not quote it.
 func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
@@ -76,6 +77,14 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		// A standby that is met while the database's name moves to another server would
 		// answer, and refuse, every statement for as long as the connection lives.
 		pc.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if !cfg.DisableListen {
+		// A role may have another default, at which claims and results would fail all the
+		// time because of each other. Through a pooler it would be left behind.
+		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "SET default_transaction_isolation = 'read committed'")
+			return err
+		}
 	}
 	if cfg.DisableListen && pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe

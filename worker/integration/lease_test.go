@@ -289,6 +289,24 @@ var _ = Describe("An outage of the database", func() {
 		})
 	}
 
+	It("is not what a role's isolation level makes of it: a worker has its own (W9)", func(ctx context.Context) {
+		f := setUp(ctx)
+		f.exec(ctx, "ALTER DATABASE "+f.db.Config().ConnConfig.Database+" SET default_transaction_isolation = serializable")
+		f.enqueue(ctx, "k", struct{}{}, 1000)
+		var workers []*running
+		for range 2 {
+			workers = append(workers, f.start(ctx, worker.Config{}, func(w *worker.Worker) { worker.Handle(w, "k", nothing) }))
+		}
+		Eventually(f.number(ctx, succeededJobs)).Should(Equal(1000))
+		for _, w := range workers {
+			Expect(w.metric("claims_total", "error")()).To(BeZero())
+			Expect(w.metric("completion_errors_total", "")()).To(BeZero())
+			var level string
+			Expect(w.Pool().QueryRow(ctx, "SHOW transaction_isolation").Scan(&level)).To(Succeed())
+			Expect(level).To(Equal("read committed"))
+		}
+	})
+
 	It("that leads a worker to a standby for a while does not keep it there (W9)", func(ctx context.Context) {
 		f := setUp(ctx)
 		name := f.db.Config().ConnConfig.Database
