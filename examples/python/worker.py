@@ -61,9 +61,11 @@ class Job:
         wake.set()
 
 
-def connect():  # by the application's name the operator tells connections of job queues from others
+# By the application's name the operator tells connections of job queues from others; prepared statements are not for poolers.
+def connect():
     return psycopg.connect(os.environ["JOBQUEUE_DATABASE_URL"], autocommit=True, row_factory=namedtuple_row,
-                           application_name=f"jobqueue:worker:{QUEUE}", keepalives_idle=10, tcp_user_timeout=10000)
+                           application_name=f"jobqueue:worker:{QUEUE}", keepalives_idle=10, tcp_user_timeout=10000,
+                           prepare_threshold=None)
 
 
 def refs(jobs):
