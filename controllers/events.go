@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"fmt"
+
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +21,24 @@ const (
 	eventBudgetFreed       = "BudgetFreed"
 	eventOwnerNotReleased  = "OwnerNotReleased"
 )
+
+// loggingRecorder also logs the events that it records, under the name of the
+// object's kind: events are gone after an hour, and their like are folded into one.
+type loggingRecorder struct {
+	events.EventRecorder
+	log  logr.Logger
+	kind string
+}
+
+// Eventf implements [events.EventRecorder].
+func (r loggingRecorder) Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any) {
+	r.EventRecorder.Eventf(regarding, related, eventtype, reason, action, note, args...)
+	name := ""
+	if o, err := meta.Accessor(regarding); err == nil {
+		name = o.GetNamespace() + "/" + o.GetName()
+	}
+	r.log.Info(fmt.Sprintf(note, args...), r.kind, name, "event", reason, "type", eventtype)
+}
 
 // announce emits events for what has changed between two sets of conditions, and
 // none for what has not (P7).

@@ -127,13 +127,17 @@ func troubleOf(p *corev1.Pod) string {
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for _, s := range statuses {
 			if w := s.State.Waiting; w != nil && !harmless[w.Reason] {
-				return fmt.Sprintf("container %q of a pod is waiting: %s", s.Name, w.Reason)
+				trouble := fmt.Sprintf("container %q of pod %q, image %q, is waiting: %s", s.Name, p.Name, s.Image, w.Reason)
+				if ended := s.LastTerminationState.Terminated; ended != nil {
+					trouble += fmt.Sprintf("; it ended with exit code %d, see kubectl logs --previous", ended.ExitCode)
+				}
+				return trouble
 			}
 		}
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return "a pod cannot be scheduled: " + c.Message
+			return fmt.Sprintf("pod %q cannot be scheduled: %s", p.Name, c.Message)
 		}
 	}
 	return ""

@@ -32,8 +32,14 @@ func TestCountPods(t *testing.T) {
 	phase := func(ph corev1.PodPhase) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Status.Phase = ph } }
 	waiting := func(reason string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker",
+			p.Name = "emails-x"
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", Image: "emails:1",
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+		}
+	}
+	ended := func(code int32) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: code}
 		}
 	}
 	started := func(after time.Duration, restarts int32) func(*corev1.Pod) {
@@ -65,7 +71,12 @@ func TestCountPods(t *testing.T) {
 		},
 		"a pod that cannot start": {
 			pods: []corev1.Pod{testPod(waiting("ContainerCreating")), testPod(waiting("ImagePullBackOff"))},
-			want: fleet{live: 2, connections: 6, templates: map[string]int32{"new": 2}, hashes: map[string]int32{"1": 2}, trouble: `container "worker" of a pod is waiting: ImagePullBackOff`},
+			want: fleet{live: 2, connections: 6, templates: map[string]int32{"new": 2}, hashes: map[string]int32{"1": 2}, trouble: `container "worker" of pod "emails-x", image "emails:1", is waiting: ImagePullBackOff`},
+		},
+		"a pod that does not stay up": {
+			pods: []corev1.Pod{testPod(waiting("CrashLoopBackOff"), ended(2))},
+			want: fleet{live: 1, connections: 3, templates: map[string]int32{"new": 1}, hashes: map[string]int32{"1": 1},
+				trouble: `container "worker" of pod "emails-x", image "emails:1", is waiting: CrashLoopBackOff; it ended with exit code 2, see kubectl logs --previous`},
 		},
 		"the longest start counts, of pods that never restarted": {
 			pods: []corev1.Pod{testPod(started(3*time.Second, 0)), testPod(started(9*time.Second, 0)), testPod(started(time.Hour, 4))},

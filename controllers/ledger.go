@@ -103,26 +103,30 @@ func (l *ledger) entry(queue types.NamespacedName) *ledgerEntry {
 	return e
 }
 
-// standing is what the ledger has of a queue. A queue that it knows nothing of
+// standing is what the ledger has of a queue: latest is the number of replicas that
+// holds now, most the largest one that may still bring pods. A queue that it knows nothing of
 // yet, since the operator has just started, wants what it has.
-func (l *ledger) standing(queue types.NamespacedName, replicas int32, now time.Time) (demand, most int32, wantsRoll bool) {
+func (l *ledger) standing(queue types.NamespacedName, replicas int32, now time.Time) (demand, latest, most int32, wantsRoll bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[queue]
 	if e == nil {
-		return replicas, replicas, false
+		return replicas, replicas, replicas, false
 	}
-	most = replicas
+	latest, most = replicas, replicas
 	if e.asked != nil {
 		past := e.asked.Past()
 		for i, r := range past {
-			latest := i == len(past)-1
-			if latest || now.Sub(r.At) <= settling {
+			last := i == len(past)-1
+			if last || now.Sub(r.At) <= settling {
 				most = max(most, r.Replicas)
+			}
+			if last {
+				latest = max(latest, r.Replicas)
 			}
 		}
 	}
-	return e.demand, most, e.wantsRoll
+	return e.demand, latest, most, e.wantsRoll
 }
 
 // budgetQueue puts together what the budget needs to know of one queue.
@@ -130,13 +134,15 @@ func (l *ledger) budgetQueue(q *v1alpha1.JobQueue, f *fleet, replicas int32, tem
 	if f == nil {
 		f = &fleet{}
 	}
-	demand, most, wantsRoll := l.standing(keyOf(q), replicas, now)
+	demand, latest, most, wantsRoll := l.standing(keyOf(q), replicas, now)
 	per := perReplicaOf(q)
 	live := max(f.live, most)
+	lowered := live - max(f.live, latest)
 	out := budget.Queue{
 		Name: q.Name, PerReplica: per, Weight: positive(q.Spec.Connections.Weight, 1),
 		Minimum: orDefault(q.Spec.Scaling.MinReplicas, 0), Demand: demand,
 		Live: live, Held: f.connections + (live-f.live)*per,
+		Twice: min(lowered, f.terminating) * per,
 	}
 	step := budget.RolloutPods(live)
 	switch {

@@ -39,6 +39,18 @@ func TestBudgetQueue(t *testing.T) {
 			demand: 1, asked: []ask{{4 * time.Second, 6}, {time.Second, 1}}, replicas: 1, fleet: pods(1, 0, map[string]int32{"new": 1}),
 			want: budget.Queue{Demand: 1, Live: 6, Held: 18},
 		},
+		"B2: what goes for a number just lowered is not promised as well": {
+			demand: 4, asked: []ask{{4 * time.Second, 5}, {time.Second, 4}}, replicas: 4, fleet: pods(4, 1, map[string]int32{"new": 4}),
+			want: budget.Queue{Demand: 4, Live: 5, Held: 18, Twice: 3},
+		},
+		"as long as it has not begun to go it is": {
+			demand: 4, asked: []ask{{4 * time.Second, 5}, {time.Second, 4}}, replicas: 4, fleet: pods(5, 0, map[string]int32{"new": 5}),
+			want: budget.Queue{Demand: 4, Live: 5, Held: 15},
+		},
+		"pods that went before a number was raised are not its own": {
+			demand: 5, asked: []ask{{4 * time.Second, 4}, {time.Second, 5}}, replicas: 5, fleet: pods(4, 1, map[string]int32{"new": 4}),
+			want: budget.Queue{Demand: 5, Live: 5, Held: 18},
+		},
 		"after it has settled it does not": {
 			demand: 1, asked: []ask{{8 * time.Second, 6}, {6 * time.Second, 1}}, replicas: 1, fleet: pods(1, 0, map[string]int32{"new": 1}),
 			want: budget.Queue{Demand: 1, Live: 1, Held: 3},

@@ -138,18 +138,21 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts ...Option) error {
 	if err := mgr.Add(hub); err != nil {
 		return fmt.Errorf("add sampler: %w", err)
 	}
+	recorder := func(kind string) loggingRecorder {
+		return loggingRecorder{mgr.GetEventRecorder("jobqueue-operator"), mgr.GetLogger().WithName("events"), kind}
+	}
 	books := &books{client: mgr.GetClient(), hub: hub, ledger: newLedger(), servers: newServers()}
 	store := newCredentialStore(mgr.GetClient(), mgr.GetAPIReader())
 	databases := &databaseReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books,
 		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(), reapers: newReaperWatch(),
-		recorder: mgr.GetEventRecorder("jobqueue-operator"), now: s.now, image: s.image, pull: s.pull,
+		recorder: recorder("queueDatabase"), now: s.now, image: s.image, pull: s.pull,
 		horizonLimit: s.held,
 	}
 	queues := &queueReconciler{
 		client: mgr.GetClient(), hub: hub, credentials: store, books: books, memories: newMemories(),
 		applier: newApplier(mgr.GetClient(), mgr.GetAPIReader()), clock: newStatusClock(), deletions: newDeletions(),
-		recorder: mgr.GetEventRecorder("jobqueue-operator"), now: s.now,
+		recorder: recorder("jobQueue"), now: s.now,
 	}
 	if err := databases.setup(mgr, s.names); err != nil {
 		return fmt.Errorf("QueueDatabase controller: %w", err)

@@ -139,7 +139,7 @@ func (e *engine) claim(ctx context.Context, limit int) (int, error) {
 		return 0, err
 	}
 	jobs := make([]*held, len(runs))
-	lease := e.policy.Load().Lease
+	var lease time.Duration
 	payloads := 0
 	for i, run := range runs {
 		payloads += len(run.Payload)

@@ -13,23 +13,29 @@ import (
 	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
-// offered is how long a heartbeat waits for the listener to lend its connection, which it
-// does between two notifications, before it takes one from the pool.
-const offered = 100 * time.Millisecond
+const (
+	// offered is how long a heartbeat waits for the keeper to lend its connection, which it
+	// does between two notifications, before it takes one from the pool.
+	offered = 100 * time.Millisecond
+	// A connection that was idle for longer than unsure is asked whether it is alive, for
+	// no longer than asked, before it is lent: a pooler closes clients that are idle.
+	unsure = time.Second
+	asked  = time.Second
+)
 
 // conns shares out the pool's connections so that a heartbeat finds one: claims, results
 // and the rescue, any of which may hang on a lock or on a large answer, hold all but one.
-// That one is the listener's, who lends it to heartbeats; without a listener it is there
-// for them alone, but for the moment (farewell) that a connection which was given up keeps
-// its place. Of a pool of one connection none is kept.
+// That one is the keeper's, who lends it to heartbeats, so that handlers that use the pool
+// cannot take it either. The keeper listens on it, unless the worker is not to. Of a pool
+// of one connection none is kept.
 type conns struct {
-	pool      *pgxpool.Pool
-	free      chan struct{} // a token for each connection that is not kept for heartbeats
-	loans     chan loan     // taken while the listener waits for notifications
-	listening atomic.Bool
+	pool    *pgxpool.Pool
+	free    chan struct{} // a token for each connection that is not kept for heartbeats
+	loans   chan loan     // taken while the keeper has nothing else to do
+	lending atomic.Bool
 }
 
-// loan is a use of the listener's connection; done takes its error.
+// loan is a use of the keeper's connection; done takes its error.
 type loan struct {
 	use  func(queue.DB) error
 	done chan error
@@ -45,7 +51,7 @@ func newConns(pool *pgxpool.Pool) *conns {
 }
 
 // errNotLent is the answer to a loan of a connection that has turned out dead.
-var errNotLent = errors.New("worker: the listener's connection is closed")
+var errNotLent = errors.New("worker: the keeper's connection is closed")
 
 // notSentError is the failure of a statement for which there was no connection in time:
 // the database has not seen it.
@@ -77,7 +83,7 @@ func with[T any](ctx context.Context, c *conns, call func(queue.DB) (T, error)) 
 
 // keep calls use with a connection that no claim and no result can hold up.
 func (c *conns) keep(ctx context.Context, use func(queue.DB) error) error {
-	if c.listening.Load() {
+	if c.lending.Load() {
 		l := loan{use: use, done: make(chan error, 1)}
 		timer := time.NewTimer(offered)
 		defer timer.Stop()
@@ -103,6 +109,34 @@ func (c *conns) fromPool(ctx context.Context, use func(queue.DB) error) error {
 	return use(conn)
 }
 
+// hold keeps conn until ctx is done or the connection fails, and lends it to those who ask.
+func (c *conns) hold(ctx context.Context, conn *pgx.Conn) error {
+	c.lending.Store(true)
+	defer c.lending.Store(false)
+	used := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case l := <-c.loans:
+			if time.Since(used) > unsure {
+				asking, cancel := context.WithTimeout(ctx, asked)
+				err := conn.Ping(asking)
+				cancel()
+				if err != nil {
+					l.done <- errNotLent
+					return err
+				}
+			}
+			l.done <- l.use(conn)
+			used = time.Now()
+			if conn.IsClosed() {
+				return errNotLent
+			}
+		}
+	}
+}
+
 // listen listens on conn until ctx is done or the connection fails, and lends it to those
 // who ask in between. LISTEN may take patience: until it is answered, heartbeats may find no
 // connection. wake is as for queue.Client.Listen.
@@ -113,8 +147,8 @@ func (c *conns) listen(ctx context.Context, client *queue.Client, conn *pgx.Conn
 	if err != nil {
 		return err
 	}
-	c.listening.Store(true)
-	defer c.listening.Store(false)
+	c.lending.Store(true)
+	defer c.lending.Store(false)
 	wake("")
 	for {
 		borrower, err := c.follow(ctx, client, conn, wake)

@@ -95,6 +95,7 @@ func (e *engine) run(ctx context.Context) error {
 		defer e.health.ended("completion")
 		e.completer.run(keeping)
 	})
+	keepers.Go(func() { e.keepLoop(keeping) })
 	keepers.Go(func() { e.heartbeatLoop(keeping) })
 	keepers.Go(func() { e.tidyLoop(keeping) })
 	keepers.Go(func() { e.watch(keeping) })
@@ -103,9 +104,6 @@ func (e *engine) run(ctx context.Context) error {
 	}
 	claimers.Go(func() { e.claimLoop(claiming) })
 	claimers.Go(func() { e.rescueLoop(claiming) })
-	if e.listens() {
-		claimers.Go(func() { e.listenLoop(claiming) })
-	}
 	e.log.Info("worker started", "slots", e.cfg.Slots, "kinds", e.kinds, "pod", e.pod(), "listens", e.listens())
 
 	reason, cause := e.untilStop(ctx)
@@ -150,12 +148,14 @@ func (e *engine) pod() string {
 // contact notes the outcome of a statement for the readiness probe and logs when
 // the database goes away and comes back.
 func (e *engine) contact(what string, err error) {
-	was := e.health.contacted(err)
+	now := time.Now()
+	was, since, warn := e.health.contacted(err, now)
+	lasted := now.Sub(since).Round(time.Second).String()
 	switch {
-	case err != nil && (was == nil || !sameTrouble(was, err)):
-		e.log.Warn("the database cannot be used, trying again", "at", what, "error", err)
+	case warn:
+		e.log.Warn("the queue cannot be worked on, trying again", "at", what, "error", err, "for", lasted)
 	case err == nil && was != nil:
-		e.log.Info("the database can be used again")
+		e.log.Info("the queue can be worked on again", "after", lasted)
 	}
 }
 

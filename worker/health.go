@@ -1,12 +1,15 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 const (
@@ -16,6 +19,9 @@ const (
 	// hung. It is above the time limit of any statement, so that an outage of the
 	// database does not restart workers.
 	stalledAfter = time.Minute
+	// warnEvery is how often the log names a trouble that goes on, for whoever comes
+	// when its first lines have been rotated away.
+	warnEvery = time.Minute
 )
 
 // health answers the probes. Alive means that the loops turn, whatever the
@@ -23,8 +29,10 @@ const (
 type health struct {
 	mu       sync.Mutex
 	turns    map[string]time.Time
-	contact  error // of the last claim or heartbeat
-	reached  bool  // the database has answered once
+	contact  error     // of the last claim or heartbeat
+	warned   time.Time // when the log last named it
+	since    time.Time // when there was contact last, if it is lost
+	reached  bool      // the database has answered once
 	stopping bool
 }
 
@@ -45,13 +53,24 @@ func (h *health) ended(loop string) {
 	h.mu.Unlock()
 }
 
-// contacted notes the outcome of a claim or heartbeat and returns the one before.
-func (h *health) contacted(err error) (before error) {
+// contacted notes the outcome of a claim or heartbeat, and returns the one before, when
+// outcomes began to be errors, and whether the log is to name this one: a new trouble at
+// once, one that goes on again each warnEvery.
+func (h *health) contacted(err error, now time.Time) (before error, since time.Time, warn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, h.contact = h.contact, err
 	h.reached = h.reached || err == nil
-	return before
+	if err == nil {
+		return before, h.since, false
+	}
+	if before == nil {
+		h.since = now
+	}
+	if before == nil || !sameTrouble(before, err) || now.Sub(h.warned) >= warnEvery {
+		h.warned, warn = now, true
+	}
+	return before, h.since, warn
 }
 
 func (h *health) stop() {
@@ -80,6 +99,10 @@ func (h *health) ready() error {
 	switch {
 	case h.stopping:
 		return fmt.Errorf("stopping")
+	case errors.Is(h.contact, queue.ErrQueueNotFound):
+		return fmt.Errorf("the queue does not exist in the database: no JobQueue has declared it; the log has its name")
+	case errors.Is(h.contact, queue.ErrSchemaMissing):
+		return fmt.Errorf("the database has no queue schema; the log names the one looked for")
 	case h.contact != nil:
 		return fmt.Errorf("the database cannot be used now; the log says why")
 	case !h.reached:

@@ -3,13 +3,17 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 )
 
 // makeWorker is a worker whose pool never connects.
@@ -31,18 +35,23 @@ func makeWorker(t *testing.T, cfg Config, opts ...Option) *Worker {
 }
 
 func TestProbes(t *testing.T) {
-	contact := func(h *health, err error) { _ = h.contacted(err) }
+	contact := func(h *health, err error) { h.contacted(err, time.Now()) }
 	long := time.Now().Add(-2 * stalledAfter)
 	cases := map[string]struct {
 		prepare              func(*health)
 		wantAlive, wantReady int
-		wantBody             string
+		wantBody             string // of healthz
+		wantReason           string // of readyz
 	}{
 		"starting":      {prepare: func(h *health) {}, wantAlive: 200, wantReady: 503},
 		"working":       {prepare: func(h *health) { contact(h, nil); h.turn("claim") }, wantAlive: 200, wantReady: 200},
 		"database lost": {prepare: func(h *health) { contact(h, nil); contact(h, errors.New("user bob, host db7")) }, wantAlive: 200, wantReady: 503},
-		"and back":      {prepare: func(h *health) { contact(h, errors.New("x")); contact(h, nil) }, wantAlive: 200, wantReady: 200},
-		"stopping":      {prepare: func(h *health) { contact(h, nil); h.stop() }, wantAlive: 200, wantReady: 503},
+		"not declared": {prepare: func(h *health) { contact(h, fmt.Errorf("db7: %w", queue.ErrQueueNotFound)) }, wantAlive: 200, wantReady: 503,
+			wantReason: "the queue does not exist"},
+		"no schema": {prepare: func(h *health) { contact(h, fmt.Errorf("db7: %w", queue.ErrSchemaMissing)) }, wantAlive: 200, wantReady: 503,
+			wantReason: "no queue schema"},
+		"and back": {prepare: func(h *health) { contact(h, errors.New("x")); contact(h, nil) }, wantAlive: 200, wantReady: 200},
+		"stopping": {prepare: func(h *health) { contact(h, nil); h.stop() }, wantAlive: 200, wantReady: 503},
 		"a loop hangs": {prepare: func(h *health) { contact(h, nil); h.turns["claim"] = long }, wantAlive: 503, wantReady: 200,
 			wantBody: "the claim loop has not turned for 2m0s"},
 		"a loop has ended on purpose": {prepare: func(h *health) { h.turns["claim"] = long; h.ended("claim") }, wantAlive: 200, wantReady: 503},
@@ -63,10 +72,43 @@ func TestProbes(t *testing.T) {
 			if !strings.Contains(alive.Body.String(), tc.wantBody) {
 				t.Errorf("healthz says %q, want %q in it", alive.Body, tc.wantBody)
 			}
+			if !strings.Contains(ready.Body.String(), tc.wantReason) {
+				t.Errorf("readyz says %q, want %q in it", ready.Body, tc.wantReason)
+			}
 			if strings.Contains(ready.Body.String(), "db7") {
 				t.Errorf("readyz tells strangers about the database: %q", ready.Body)
 			}
 		})
+	}
+}
+
+func TestTroubleIsNamedAgain(t *testing.T) {
+	down, refused := errors.New("connection refused"), &pgconn.PgError{Code: "JQ001"}
+	steps := []struct {
+		at        time.Duration
+		err       error
+		wantWarn  bool
+		wantSince time.Duration
+	}{
+		{at: 0, err: nil},
+		{at: 1 * time.Second, err: down, wantWarn: true, wantSince: 1 * time.Second},
+		{at: 2 * time.Second, err: down, wantSince: 1 * time.Second},
+		{at: 30 * time.Second, err: refused, wantWarn: true, wantSince: 1 * time.Second},
+		{at: 89 * time.Second, err: refused, wantSince: 1 * time.Second},
+		{at: 90 * time.Second, err: refused, wantWarn: true, wantSince: 1 * time.Second},
+		{at: 100 * time.Second, err: nil, wantSince: 1 * time.Second},
+		{at: 101 * time.Second, err: refused, wantWarn: true, wantSince: 101 * time.Second},
+	}
+	start, h := time.Now(), newHealth()
+	for _, step := range steps {
+		_, since, warn := h.contacted(step.err, start.Add(step.at))
+		var lasting time.Duration
+		if !since.IsZero() {
+			lasting = since.Sub(start)
+		}
+		if warn != step.wantWarn || lasting != step.wantSince {
+			t.Errorf("at %s: warns %t, since %s; want %t and %s", step.at, warn, lasting, step.wantWarn, step.wantSince)
+		}
 	}
 }
 

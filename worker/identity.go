@@ -30,6 +30,8 @@ type identity struct {
 	mu        sync.Mutex
 	renewedAt time.Time     // local, before the last successful renewal was sent
 	lease     time.Duration // what that renewal was good for
+	beatAt    time.Time     // local, before the last successful heartbeat was sent
+	claimedAs bool          // a claim has been answered, so the row is there
 	jobs      map[*held]struct{}
 	claiming  int  // claims under way
 	retired   bool // no more claims
@@ -75,25 +77,33 @@ func (i *identity) isGone() bool {
 	}
 }
 
-// renew notes a lease extended by a statement that was sent at sentAt.
+// renew notes a lease extended by a heartbeat that was sent at sentAt. A claim may have
+// been sent later and answered sooner: then the lease that ends last counts.
 func (i *identity) renew(sentAt time.Time, lease time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if lease > 0 && sentAt.After(i.renewedAt) {
+	if lease <= 0 || !sentAt.After(i.beatAt) {
+		return
+	}
+	i.beatAt = sentAt
+	if sentAt.After(i.renewedAt) || sentAt.Add(lease).After(i.renewedAt.Add(i.lease)) {
 		i.renewedAt, i.lease = sentAt, lease
 	}
 }
 
-// claimed notes the lease that comes with a claim that was sent at sentAt and answered
-// at now. The first one registers the identity, with all of its lease. A later one need
-// not extend a lease that is fresh enough, but leaves more than a quarter of it (see
-// claim_many). It does not count for what was held when the lease ran out, which the
-// database may have taken back.
+// claimed notes the lease that comes with the jobs of a claim that was sent at sentAt and
+// answered at now; 0 when it brought none, and so does not say. The first one registers
+// the identity, with all of its lease. A later one need not extend a lease that is fresh
+// enough, but leaves more than a quarter of it (see claim_many). It does not count for
+// what was held when the lease ran out, which the database may have taken back.
 func (i *identity) claimed(sentAt, now time.Time, lease time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	first := !i.claimedAs && i.renewedAt.IsZero()
+	i.claimedAs = true
 	switch {
-	case i.renewedAt.IsZero():
+	case lease <= 0:
+	case first:
 		i.renewedAt, i.lease = sentAt, lease
 	case len(i.jobs) > 0 && i.isOver(now):
 	case sentAt.Add(lease / 4).After(i.renewedAt.Add(i.lease)):

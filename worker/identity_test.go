@@ -52,6 +52,40 @@ func TestIdentityExpiresByItsOwnClock(t *testing.T) {
 	}
 }
 
+// What a worker knows of its lease, whatever the order in which claims and heartbeats are
+// sent and answered. at is when something was sent; the lease of the policy is 120 s.
+func TestIdentityKnowsItsLease(t *testing.T) {
+	const lease = 120 * time.Second
+	claim := func(at time.Duration, lease time.Duration) func(*identity, time.Time) {
+		return func(i *identity, start time.Time) { i.claimed(start.Add(at), start.Add(at), lease) }
+	}
+	beat := func(at time.Duration) func(*identity, time.Time) {
+		return func(i *identity, start time.Time) { i.renew(start.Add(at), lease) }
+	}
+	cases := map[string]struct {
+		answers []func(*identity, time.Time)
+		want    time.Duration // when the lease ends
+	}{
+		"the first claim brings jobs":                        {answers: []func(*identity, time.Time){claim(0, lease)}, want: lease},
+		"an empty claim between a heartbeat and its answer":  {answers: []func(*identity, time.Time){claim(time.Second, 0), beat(0)}, want: lease},
+		"an empty claim leaves what a heartbeat has said":    {answers: []func(*identity, time.Time){beat(0), claim(100*time.Second, 0)}, want: lease},
+		"jobs after an empty claim, before any heartbeat":    {answers: []func(*identity, time.Time){claim(0, 0), claim(50*time.Second, lease)}, want: 80 * time.Second},
+		"a heartbeat answered after a claim sent after it":   {answers: []func(*identity, time.Time){claim(0, lease), claim(99*time.Second, lease), beat(98 * time.Second)}, want: 218 * time.Second},
+		"a claim when heartbeats have failed leaves quarter": {answers: []func(*identity, time.Time){beat(0), claim(100*time.Second, lease)}, want: 130 * time.Second},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			id, start := newIdentity(), time.Now()
+			for _, answer := range tc.answers {
+				answer(id, start)
+			}
+			if id.over(start.Add(tc.want-1)) || !id.over(start.Add(tc.want)) {
+				t.Errorf("the lease ends at %s, want %s", id.renewedAt.Add(id.lease).Sub(start), tc.want)
+			}
+		})
+	}
+}
+
 func TestIdentitiesReplaceARetiredOne(t *testing.T) {
 	all := newIdentities()
 	first := all.take(time.Now())

@@ -10,24 +10,33 @@ func (e *engine) listens() bool {
 	return !e.cfg.DisableListen && e.pool.Config().MaxConns >= 2
 }
 
-// listenLoop holds one connection of the pool that wakes the claim loop, and takes
-// a new one when it fails, until ctx is done. Without it the worker polls.
-func (e *engine) listenLoop(ctx context.Context) {
+// keepLoop keeps one connection of the pool for heartbeats, which also wakes the claim
+// loop if the worker listens, and takes a new one when it fails, until ctx is done.
+// Without it heartbeats have what the pool can spare, and the worker polls.
+func (e *engine) keepLoop(ctx context.Context) {
+	if e.pool.Config().MaxConns < 2 {
+		return
+	}
 	failing := backoff{base: 250 * time.Millisecond, ceiling: 15 * time.Second}
 	for ctx.Err() == nil {
-		err := e.listen(ctx, failing.reset)
+		err := e.keepOne(ctx, failing.reset)
 		if ctx.Err() != nil {
 			return
 		}
-		e.log.Debug("not listening, polling alone", "error", err)
+		e.log.Debug("no connection is kept: not listening, polling alone", "error", err)
 		sleep(ctx, failing.next())
 	}
 }
 
-func (e *engine) listen(ctx context.Context, established func()) error {
+func (e *engine) keepOne(ctx context.Context, established func()) error {
 	acquired, err := e.pool.Acquire(ctx)
 	if err != nil {
 		return err
+	}
+	if !e.listens() {
+		defer acquired.Release()
+		established()
+		return e.conns.hold(ctx, acquired.Conn())
 	}
 	// The connection has state (LISTEN) that must not reach another user of the
 	// pool. It counts in the pool until it is closed; the pool drops closed ones.

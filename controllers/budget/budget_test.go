@@ -125,6 +125,10 @@ func TestShare(t *testing.T) {
 			total: 33, queues: []Queue{q("a", 10, 8, held(30), surge(6))},
 			want: map[string]grant{"a": {8, 8}}, allocated: 33,
 		},
+		"what is counted twice keeps others from growing and is not promised": {
+			total: 20, queues: []Queue{q("a", 4, 5, held(18), func(q *Queue) { q.Twice = 3 }), q("b", 1, 0)},
+			want: map[string]grant{"a": {4, 4}, "b": {1, 0}}, allocated: 18,
+		},
 		"B6: a rollout comes before growth": {
 			total: 33, queues: []Queue{q("a", 8, 7, surge(3)), q("b", 9, 2)},
 			want: map[string]grant{"a": {5, 5}, "b": {4, 2}}, allocated: 33, rolls: []string{"a"},

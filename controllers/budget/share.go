@@ -24,6 +24,10 @@ type Queue struct {
 	// Held is the connections of all its pods that exist or may exist: Live ones,
 	// terminating ones, and those that a rollout under way may add.
 	Held int32
+	// Twice is how many connections of Held are most likely counted twice: as those of
+	// pods that terminate, and as those of pods that a number since lowered might still
+	// bring. They hold up growth, but are no promise.
+	Twice int32
 	// Surge is the connections that a rollout which has not begun will add.
 	Surge int32
 }
@@ -82,7 +86,7 @@ type Result struct {
 	// Overhead is what the operator and the reaper take.
 	Overhead int32
 	// Held is [Database.Held]; Allocated is the same after every queue has done what
-	// it is allowed.
+	// it is allowed, without what is counted twice.
 	Held, Allocated int32
 	// Elsewhere is what is allocated to the server's other databases.
 	Elsewhere int32
@@ -208,7 +212,7 @@ func (l *ledger) results(grants []Grant, missing []int32) map[string]Result {
 	for i, q := range l.queues {
 		r, g := &results[l.of[i]], grants[i]
 		r.Grants = append(r.Grants, g)
-		r.Allocated = plus(r.Allocated, plus(times(max(q.Live, g.Allowed), q.per()), q.leaving()))
+		r.Allocated = plus(r.Allocated, plus(times(max(q.Live, g.Allowed), q.per()), q.leaving()-q.Twice))
 		if g.MayRoll {
 			r.Allocated = plus(r.Allocated, q.Surge)
 		}

@@ -25,6 +25,25 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Expect(err).To(MatchError(queue.ErrPayloadTooLarge))
 	})
 
+	It("refuses what is small in the database and large for workers, so that a claim's memory is bounded (Q10)", func() {
+		ids := e.enqueue(3, func(i int, j *queue.NewJob) {
+			j.Payload = []any{
+				json.RawMessage(`[1.7976931348623157e308, -1.7976931348623157e308, 5e-324]`),
+				strings.Repeat("\x01", 30000),        // six times as large as text
+				strings.Repeat("compressible", 9000), // once it is stored
+			}[i]
+		})
+		e.exec(`SELECT jobqueue.enqueue('q', kind, payload) FROM jobqueue.jobs WHERE id = $1`, ids[2])
+		for _, sql := range []string{
+			`SELECT jobqueue.enqueue('q', 'big', '[1e131000, 1e130000]')`,
+			`SELECT count(*) FROM jobqueue.enqueue_many('q', '{big}', ARRAY['[1e131000, 1e130000]'::jsonb])`,
+		} {
+			_, err := e.pool.Exec(e.ctx, sql)
+			Expect(err).To(MatchError(MatchRegexp(
+				`of kind "big" has 261006 bytes as text, and \d\d in the database; queue "q" allows at most 4096 and eight times the latter \(SQLSTATE JQ003\)`)))
+		}
+	})
+
 	It("returns ids in the order given, and nothing for nothing", func() {
 		ids, err := e.c.Enqueue(e.ctx, e.pool, "q")
 		Expect(err).NotTo(HaveOccurred())

@@ -374,7 +374,7 @@ var _ = Describe("leases and fencing (Q3, Q4)", func() {
 			setBack()
 			Expect(beat()).To(BeNumerically("~", 30*time.Second, 10*time.Millisecond))
 			By("shortening the lease")
-			e.policy(func(p *queue.Policy) { p.Lease = 15 * time.Second })
+			e.policy(func(p *queue.Policy) { p.Lease, p.Heartbeat = 15*time.Second, 5*time.Second })
 			setBack()
 			Expect(beat()).To(BeNumerically("~", 30*time.Second, 10*time.Millisecond), "the promise, of which nobody knows what is left")
 		})

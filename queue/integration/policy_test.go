@@ -74,7 +74,7 @@ var _ = Describe("policies (P3, P5)", func() {
 		Entry(nil, `{"lease_seconds": 0}`, "policy.lease_seconds is 0; allowed: a number from 0.001 to 86400"),
 		Entry(nil, `{"lease_seconds": "30"}`, `policy.lease_seconds is "30"; allowed: a number`),
 		Entry(nil, `{"lease_seconds": null}`, `policy.lease_seconds is null; allowed: a number`),
-		Entry(nil, `{"heartbeat_seconds": 30}`, "policy.heartbeat_seconds is 30"),
+		Entry(nil, `{"heartbeat_seconds": 15.1}`, "policy.heartbeat_seconds is 15.100000; allowed: at most half of lease_seconds, which is 30"),
 		Entry(nil, `{"max_attempts": 0}`, "policy.max_attempts is 0; allowed: a whole number from 1 to 1000"),
 		Entry(nil, `{"max_attempts": 1.5}`, "policy.max_attempts is 1.5; allowed: a whole number"),
 		Entry(nil, `{"backoff_base_seconds": 4000}`, "allowed: at most backoff_max_seconds, which is 3600"),

@@ -67,6 +67,31 @@ var _ = Describe("the reaper (R1, R4, Q17)", func() {
 		Expect([]int64{sample.Claimed, sample.Cancelled}).To(Equal([]int64{20010, 10}))
 	})
 
+	It("adds up the tallies of a transaction that outlasts others, once it is seen", func() {
+		e.enqueue(6)
+		count := func() []int64 {
+			s := e.sample()
+			return []int64{s.Claimed, s.Succeeded, query[int64](e, `SELECT count(*) FROM jobqueue.tallies`)}
+		}
+		slow, err := e.pool.Begin(e.ctx)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = slow.Rollback(e.ctx) }()
+		_, err = slow.Exec(e.ctx, `SELECT FROM jobqueue.claim('q', gen_random_uuid(), 1)`)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(e.claim(uuid.New(), 1)).To(HaveLen(1))
+		e.reap(queue.ReapRequest{}) // the floor is now beyond the slow one
+		Expect(count()).To(Equal([]int64{1, 0, 0}))
+		worker := uuid.New()
+		runs := e.claim(worker, 1)
+		Expect(slow.Commit(e.ctx)).To(Succeed())
+		Expect(count()).To(Equal([]int64{3, 0, 2}))
+		Expect(e.c.Succeed(e.ctx, e.pool, worker, refs(runs...))).To(HaveLen(1))
+		for range 2 {
+			e.reap(queue.ReapRequest{})
+			Expect(count()).To(Equal([]int64{3, 1, 0}))
+		}
+	})
+
 	It("keeps the lease that was promised when the policy shortens it (Q4)", func() {
 		worker := uuid.New()
 		run := e.one(worker)

@@ -135,7 +135,7 @@ func oldSnapshot(e *env) {
 	DeferCleanup(func() { _ = conn.Close(e.ctx) })
 	old, err := conn.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	Expect(err).NotTo(HaveOccurred())
-	_, err = old.Exec(e.ctx, `SELECT pg_current_snapshot()`)
+	_, err = old.Exec(e.ctx, `SELECT pg_current_snapshot(), pg_current_xact_id()`) // as one that has also written
 	Expect(err).NotTo(HaveOccurred())
 
 	// Deadlines pass at once, and nothing is kept that has finished.

@@ -197,11 +197,13 @@ CREATE TABLE {{schema}}.tallies (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
 CREATE INDEX tallies_xid ON {{schema}}.tallies (xid);
 
--- Every tally of a transaction before "floor" has been folded, so readers begin
--- there and do not walk the dead ones behind it.
+-- Every tally of a transaction before "floor" has been folded, but for those of
+-- transactions in "open", which ran at the time. So readers look at these and at what
+-- begins with the floor, and do not walk the dead ones in between.
 CREATE TABLE {{schema}}.folded (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     floor     xid8 NOT NULL,
+    open      xid8[] NOT NULL DEFAULT '{}',
     folded_at timestamptz NOT NULL
 ) WITH (fillfactor = 10);
 INSERT INTO {{schema}}.folded (floor, folded_at) VALUES ('0', '-infinity');

@@ -243,8 +243,7 @@ UNION ALL
 SELECT e.id, e.created_at, e.started_at, e.finished_at, e.worker_id, e.attempt, e.priority, e.state, e.queue, e.kind, e.payload, e.reason
 FROM {{schema}}.ended e;
 
--- A payload's size is that of its text, which is what workers are sent. The binary
--- form does not bound it: 1e131000 is ten bytes there.
+-- A payload's size is that of its text, which is what workers are sent.
 CREATE FUNCTION {{schema}}.payload_size(p_payload jsonb) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT octet_length(p_payload::text) $$;
 
@@ -255,11 +254,28 @@ LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN pg_column_compression(p_payload) IS NULL THEN pg_column_size(p_payload) ELSE pg_column_size(ARRAY[p_payload]) END
 $$;
 
-CREATE FUNCTION {{schema}}.payload_too_large(p_argument text, p_queue text, p_kind text, p_size integer, p_limit integer) RETURNS void
+-- Whether a payload's text is within the limit, and not much larger than its binary form,
+-- by which claims bound what they bring. That of strings of control characters is six times
+-- as large, that of a number such as 1e131000 thirteen thousand times.
+CREATE FUNCTION {{schema}}.payload_fits(p_payload jsonb, p_limit integer) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT octet_length(p_payload::text) <= least(p_limit, 4096 + 8 * pg_column_size(p_payload)::bigint) -- compressed, if it is from a table
+        OR octet_length(p_payload::text) <= least(p_limit, 4096 + 8 * {{schema}}.payload_memory(p_payload)::bigint)
+$$;
+
+CREATE FUNCTION {{schema}}.payload_too_large(p_argument text, p_queue text, p_kind text, p_payload jsonb, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_size integer := {{schema}}.payload_size(p_payload);
 BEGIN
+    IF v_size <= p_limit THEN
+        RAISE EXCEPTION USING ERRCODE = 'JQ003',
+            MESSAGE = format('%s of kind "%s" has %s bytes as text, and %s in the database; queue "%s" allows at most 4096 and eight times the latter',
+                p_argument, p_kind, v_size, {{schema}}.payload_memory(p_payload), p_queue),
+            HINT = 'PostgreSQL writes numbers such as 1e100000 out in full; enqueue them as strings.';
+    END IF;
     RAISE EXCEPTION USING ERRCODE = 'JQ003',
-        MESSAGE = format('%s of kind "%s" has %s bytes; queue "%s" allows at most %s', p_argument, p_kind, p_size, p_queue, p_limit),
+        MESSAGE = format('%s of kind "%s" has %s bytes; queue "%s" allows at most %s', p_argument, p_kind, v_size, p_queue, p_limit),
         HINT = 'Store large data elsewhere and enqueue a reference to it, or raise max_payload_bytes in the queue''s policy.';
 END $$;
 
@@ -319,6 +335,7 @@ CREATE FUNCTION {{schema}}.fold(p_pause interval) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_floor xid8;
+    v_open  xid8[];
     v_cut   xid8;
     v_at    timestamptz;
 BEGIN
@@ -328,17 +345,22 @@ BEGIN
         RETURN;
     END IF;
     -- A floor ahead of this server's transactions came with a dump from another.
-    SELECT CASE WHEN f.floor > pg_snapshot_xmax(pg_current_snapshot()) THEN '0'::xid8 ELSE f.floor END
-      INTO v_floor FROM {{schema}}.folded f;
+    SELECT CASE WHEN f.floor > pg_snapshot_xmax(pg_current_snapshot()) THEN '0'::xid8 ELSE f.floor END, f.open
+      INTO v_floor, v_open FROM {{schema}}.folded f;
     SELECT t.xid INTO v_cut FROM {{schema}}.tallies t WHERE t.xid >= v_floor ORDER BY t.xid OFFSET 20000 LIMIT 1;
     -- One transaction may have left more than that: it is taken whole.
     IF v_cut IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{schema}}.tallies t WHERE t.xid >= v_floor AND t.xid < v_cut) THEN
         SELECT (SELECT t.xid FROM {{schema}}.tallies t WHERE t.xid > v_cut ORDER BY t.xid LIMIT 1) INTO v_cut;
     END IF;
     -- All that this statement's snapshot shows is taken, so what remains unseen
-    -- belongs to transactions that it shows as running: the new floor.
-    WITH gone AS (
+    -- belongs to transactions that it shows as running, or that come after the new floor.
+    -- A transaction that runs for long must not keep the floor where it began.
+    WITH late AS (
+        DELETE FROM {{schema}}.tallies t WHERE t.xid = ANY (v_open) AND t.xid < v_floor RETURNING *
+    ), now AS (
         DELETE FROM {{schema}}.tallies t WHERE t.xid >= v_floor AND (v_cut IS NULL OR t.xid < v_cut) RETURNING *
+    ), gone AS (
+        SELECT * FROM late UNION ALL SELECT * FROM now
     ), sums AS (
         SELECT g.queue, sum(g.claimed) AS claimed, sum(g.succeeded) AS succeeded, sum(g.failed) AS failed, sum(g.lost) AS lost, sum(g.overdue) AS overdue,
                sum(g.discarded) AS discarded, sum(g.cancelled) AS cancelled, sum(g.execution_ms) AS execution_ms
@@ -350,5 +372,6 @@ BEGIN
         FROM sums s WHERE t.queue = s.queue
     )
     UPDATE {{schema}}.folded
-    SET floor = least(pg_snapshot_xmin(pg_current_snapshot()), v_cut), folded_at = clock_timestamp();
+    SET floor = least(pg_snapshot_xmax(pg_current_snapshot()), v_cut), folded_at = clock_timestamp(),
+        open = ARRAY(SELECT x FROM pg_snapshot_xip(pg_current_snapshot()) x WHERE v_cut IS NULL OR x < v_cut);
 END $$;

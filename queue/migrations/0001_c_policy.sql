@@ -102,9 +102,9 @@ BEGIN
     q.max_payload_bytes := {{schema}}.policy_number(p_policy, 'max_payload_bytes', q.max_payload_bytes, 1, 67108864, true);
     q.generation     := {{schema}}.policy_number(p_policy, 'generation', q.generation, 0, 9223372036854775807, true);
     q.suspended      := coalesce((p_policy ->> 'suspended')::boolean, q.suspended);
-    IF q.heartbeat >= q.lease THEN
+    IF q.heartbeat > q.lease / 2 THEN
         PERFORM {{schema}}.bad_argument('policy.heartbeat_seconds', extract(epoch FROM q.heartbeat)::text,
-            'less than lease_seconds, which is ' || extract(epoch FROM q.lease));
+            'at most half of lease_seconds, which is ' || extract(epoch FROM q.lease));
     END IF;
     IF q.backoff_base > q.backoff_max THEN
         PERFORM {{schema}}.bad_argument('policy.backoff_base_seconds', extract(epoch FROM q.backoff_base)::text,
@@ -123,7 +123,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.set_policy(text, jsonb) IS
 'Declares a queue or changes its policy, and returns the policy in force.
-queue: its name, 1 to 128 characters. policy: a JSON object with any of lease_seconds (30), heartbeat_seconds (10, less than the lease), timeout_seconds (60), max_attempts (5), backoff_base_seconds (5), backoff_max_seconds (3600), backoff_jitter_percent (20), batch_size (2000), max_payload_bytes (262144), retain_finished_seconds (86400), retain_dead_seconds (1209600), suspended (false), generation (0), owner (empty); in parentheses the values of a new queue. A missing key keeps the stored value, except that a missing owner is the empty one.
+queue: its name, 1 to 128 characters. policy: a JSON object with any of lease_seconds (30), heartbeat_seconds (10, at most half of the lease), timeout_seconds (60), max_attempts (5), backoff_base_seconds (5), backoff_max_seconds (3600), backoff_jitter_percent (20), batch_size (2000), max_payload_bytes (262144), retain_finished_seconds (86400), retain_dead_seconds (1209600), suspended (false), generation (0), owner (empty); in parentheses the values of a new queue. A missing key keeps the stored value, except that a missing owner is the empty one.
 Errors: JQ002 the queue has another owner; JQ004 same owner, older generation; JQ005 a value out of range or an unknown key.';
 
 CREATE FUNCTION {{schema}}.get_policy(p_queue text) RETURNS jsonb

@@ -90,8 +90,8 @@ BEGIN
     PERFORM {{schema}}.check_name('kind', p_kind);
     IF p_payload IS NULL THEN
         PERFORM {{schema}}.bad_argument('payload', NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
-    ELSIF {{schema}}.payload_size(p_payload) > v_max THEN
-        PERFORM {{schema}}.payload_too_large('payload', p_queue, p_kind, {{schema}}.payload_size(p_payload), v_max);
+    ELSIF NOT {{schema}}.payload_fits(p_payload, v_max) THEN
+        PERFORM {{schema}}.payload_too_large('payload', p_queue, p_kind, p_payload, v_max);
     ELSIF p_priority IS NULL THEN
         PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
     ELSIF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
@@ -129,7 +129,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT coalesce(p_run_at, v_now + make_interval(secs => coalesce(p_delay_seconds, 0))) AS at) t
     WHERE q.name = p_queue
       AND length(p_kind) BETWEEN 1 AND 128 AND p_kind !~ E'[\\x01-\\x1f\\x7f-\\x9f]'
-      AND {{schema}}.payload_size(p_payload) <= q.max_payload_bytes AND p_priority IS NOT NULL
+      AND {{schema}}.payload_fits(p_payload, q.max_payload_bytes) AND p_priority IS NOT NULL
       AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
     RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
@@ -200,7 +200,7 @@ BEGIN
     FROM unnest(p_kinds, p_payloads, p_priorities, p_delay_seconds, p_run_ats, p_max_attempts)
          WITH ORDINALITY AS u (kind, payload, priority, delay, run_at, attempts, n)
     WHERE u.kind IS NULL OR length(u.kind) NOT BETWEEN 1 AND 128 OR u.kind ~ E'[\\x01-\\x1f\\x7f-\\x9f]' OR u.payload IS NULL
-       OR {{schema}}.payload_size(u.payload) > v_max
+       OR NOT {{schema}}.payload_fits(u.payload, v_max)
        OR (u.priority IS NULL AND p_priorities IS NOT NULL)
        OR u.delay NOT BETWEEN 0 AND 3153600000 OR (u.delay <> 0 AND u.run_at IS NOT NULL)
        OR u.run_at IN ('infinity', '-infinity') OR u.attempts NOT BETWEEN 0 AND 1000
@@ -209,8 +209,8 @@ BEGIN
         PERFORM {{schema}}.check_name(format('kinds[%s]', v_bad.n), v_bad.kind);
         IF v_bad.payload IS NULL THEN
             PERFORM {{schema}}.bad_argument(format('payloads[%s]', v_bad.n), NULL, 'a jsonb value; JSON null is written ''null''::jsonb');
-        ELSIF {{schema}}.payload_size(v_bad.payload) > v_max THEN
-            PERFORM {{schema}}.payload_too_large(format('payloads[%s]', v_bad.n), p_queue, v_bad.kind, {{schema}}.payload_size(v_bad.payload), v_max);
+        ELSIF NOT {{schema}}.payload_fits(v_bad.payload, v_max) THEN
+            PERFORM {{schema}}.payload_too_large(format('payloads[%s]', v_bad.n), p_queue, v_bad.kind, v_bad.payload, v_max);
         ELSIF v_bad.priority IS NULL AND p_priorities IS NOT NULL THEN
             PERFORM {{schema}}.bad_argument(format('priorities[%s]', v_bad.n), NULL, '-32768 to 32767; lower runs first');
         ELSIF v_bad.delay NOT BETWEEN 0 AND 3153600000 THEN

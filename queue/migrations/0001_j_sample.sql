@@ -141,9 +141,12 @@ BEGIN
         LEFT JOIN (
             SELECT y.queue, sum(y.claimed) AS claimed, sum(y.succeeded) AS succeeded, sum(y.failed) AS failed, sum(y.lost) AS lost, sum(y.overdue) AS overdue,
                    sum(y.discarded) AS discarded, sum(y.cancelled) AS cancelled, sum(y.execution_ms) AS execution_ms
-            FROM {{schema}}.tallies y
-            WHERE y.xid >= (SELECT CASE WHEN pg_is_in_recovery() OR f.floor <= pg_snapshot_xmax(pg_current_snapshot()) THEN f.floor ELSE '0'::xid8 END
-                            FROM {{schema}}.folded f)
+            FROM (SELECT CASE WHEN pg_is_in_recovery() OR f.floor <= pg_snapshot_xmax(pg_current_snapshot()) THEN f.floor ELSE '0'::xid8 END AS floor, f.open
+                  FROM {{schema}}.folded f OFFSET 0) f
+            CROSS JOIN LATERAL (
+                SELECT late.* FROM {{schema}}.tallies late WHERE late.xid = ANY (f.open) AND late.xid < f.floor
+                UNION ALL
+                SELECT now.* FROM {{schema}}.tallies now WHERE now.xid >= f.floor) y
             GROUP BY y.queue) u ON u.queue = q.name), '{}'));
 END $$;
 COMMENT ON FUNCTION {{schema}}.sample(integer) IS

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -97,6 +98,28 @@ var _ = Describe("A lease", func() {
 	},
 		Entry("with the listener's connection, lent", false),
 		Entry("with a connection kept for it", true),
+	)
+
+	DescribeTable("outlasts handlers that hold all connections of the pool that are to be had (Q14)", func(ctx context.Context, disableListen bool) {
+		f := setUp(ctx, func(p *queue.Policy) { p.Heartbeat, p.Lease = 200*time.Millisecond, time.Second })
+		f.enqueue(ctx, "k", struct{}{}, 6)
+		w := f.start(ctx, worker.Config{Slots: 6, PoolSize: 3, DisableListen: disableListen}, func(w *worker.Worker) {
+			worker.Handle(w, "k", func(ctx context.Context, job *worker.Job[struct{}]) error {
+				return pgx.BeginFunc(ctx, w.Pool(), func(tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, "SELECT pg_sleep(3)"); err != nil { // three leases
+						return err
+					}
+					return job.Succeed(ctx, tx)
+				})
+			})
+		})
+		Eventually(f.number(ctx, liveJobs)).WithTimeout(time.Minute).Should(BeZero())
+		Expect(w.metric("leases_lost_total", "")()).To(BeZero())
+		Expect(w.metric("heartbeats_total", "error")()).To(BeZero())
+		Expect(f.number(ctx, "SELECT count(*) FROM jobqueue.dead")()).To(BeZero())
+	},
+		Entry("listening", false),
+		Entry("polling alone", true),
 	)
 
 	It("lost before the worker can know: the database refuses the result, and that is counted (W3)", func(ctx context.Context) {
