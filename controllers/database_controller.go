@@ -121,6 +121,7 @@ func (r *databaseReconciler) applyReaper(ctx context.Context, db *v1alpha1.Queue
 func (r *databaseReconciler) forget(key types.NamespacedName) {
 	_, known := r.credentials.last(key)
 	r.hub.Remove(key)
+	forgetDatabaseMetrics(key) // there are some without a sampler, too
 	r.credentials.forget(key)
 	r.applier.forget("CronJob", types.NamespacedName{Namespace: key.Namespace, Name: key.Name + reaperSuffix})
 	r.written.forget(key)

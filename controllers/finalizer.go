@@ -63,9 +63,14 @@ func (r *queueReconciler) finalize(ctx context.Context, q *v1alpha1.JobQueue) (c
 		}
 		if why == "" {
 			why = "the database did not answer in time"
+			// A Secret goes with its namespace, often before the JobQueues do.
+			if c, read := r.credentials.last(databaseKey(q)); read && c.problem != nil {
+				why = c.problem.Message
+			}
 		}
 		r.recorder.Eventf(q, nil, corev1.EventTypeWarning, eventOwnerNotReleased, "Finalize",
-			"queue %q still has %q as its owner: %s; a JobQueue of the same name takes it up again", queueName(q), ownerOf(q), why)
+			"queue %q may still have %q as its owner: %s; a JobQueue of the same namespace and name takes it up again, "+
+				"and the SQL function release_owner lets any other one have it", queueName(q), ownerOf(q), why)
 	}
 	base := q.DeepCopy()
 	controllerutil.RemoveFinalizer(q, Finalizer)

@@ -1,7 +1,10 @@
 package controllers
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -134,8 +137,27 @@ func allowance(o *observation, g budget.Grant) *scaling.Allowance {
 	if g.Allowed < g.Replicas {
 		message += fmt.Sprintf("; %d until connections of other pods come free", g.Allowed)
 	}
-	message += o.page.company()
+	message += holders(o.page.shares.Grants, g.Name) + o.page.company()
 	return &scaling.Allowance{Replicas: g.Allowed, Message: message}
+}
+
+// holders says, as the end of a sentence, which other queues of the database have most
+// of its budget; "" when none has any.
+func holders(grants []budget.Grant, but string) string {
+	others := slices.DeleteFunc(slices.Clone(grants), func(g budget.Grant) bool { return g.Name == but || g.Connections == 0 })
+	if len(others) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(others, func(a, b budget.Grant) int { return cmp.Compare(b.Connections, a.Connections) })
+	var shares []string
+	for _, g := range others[:min(len(others), namesShown)] {
+		shares = append(shares, fmt.Sprintf("%d to %s", g.Connections, g.Name))
+	}
+	text := "; it grants " + strings.Join(shares, ", ")
+	if more := len(others) - namesShown; more > 0 {
+		text += fmt.Sprintf(" and some to %d more", more)
+	}
+	return text
 }
 
 // memory is what the operator remembers of a JobQueue between reconciles.

@@ -128,7 +128,9 @@ func (sampleMetrics) Sampled(key sampler.Key, took time.Duration, problem *sampl
 }
 
 // Forgotten removes a database's metrics.
-func (sampleMetrics) Forgotten(key sampler.Key) {
+func (sampleMetrics) Forgotten(key sampler.Key) { forgetDatabaseMetrics(key) }
+
+func forgetDatabaseMetrics(key types.NamespacedName) {
 	match := prometheus.Labels{"namespace": key.Namespace, "queuedatabase": key.Name}
 	for _, g := range databaseGauges {
 		g.DeletePartialMatch(match)

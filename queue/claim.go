@@ -52,7 +52,7 @@ type ClaimRequest struct {
 	// Pod is a name shown to people; nothing depends on it.
 	Pod string
 	// Limit is how many jobs to claim at most, 1 to 10,000; a claim brings no more than
-	// make 8 MiB of payloads full.
+	// make 8 MiB of payloads full, as the database stores them.
 	Limit int
 	// Kinds restricts the claim to these kinds; nil means all, and an empty
 	// list that is not nil means none.

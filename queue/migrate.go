@@ -97,15 +97,23 @@ const minServer = 14
 
 func supported(ctx context.Context, db DB) error {
 	var server int
-	if err := db.QueryRow(ctx, "SELECT pg_catalog.current_setting('server_version_num')::integer").Scan(&server); err != nil {
+	var encoding string
+	err := db.QueryRow(ctx, "SELECT pg_catalog.current_setting('server_version_num')::integer, pg_catalog.current_setting('server_encoding')").
+		Scan(&server, &encoding)
+	if err != nil {
 		return err
 	}
-	return supportedServer(server)
+	return supportedServer(server, encoding)
 }
 
-func supportedServer(versionNum int) error {
+// supportedServer also wants UTF-8: a database in another encoding would take what Go
+// sends for something else than what other clients mean, and the kinds would differ.
+func supportedServer(versionNum int, encoding string) error {
 	if major := versionNum / 10000; major < minServer {
 		return fmt.Errorf("the server is PostgreSQL %d; the queue needs %d or newer", major, minServer)
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("the database's encoding is %s; allowed is UTF8, which CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0 gives", encoding)
 	}
 	return nil
 }

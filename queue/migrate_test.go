@@ -38,16 +38,24 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-func TestServersThatAreTooOldAreRefused(t *testing.T) {
-	for version, want := range map[int]string{
-		140000: "", 150018: "", 180000: "", 130022: "the server is PostgreSQL 13; the queue needs 14 or newer",
+func TestServersThatDoNotSuitAreRefused(t *testing.T) {
+	type server struct {
+		version  int
+		encoding string
+	}
+	for s, want := range map[server]string{
+		{140000, "UTF8"}:   "",
+		{150018, "UTF8"}:   "",
+		{180000, "UTF8"}:   "",
+		{130022, "UTF8"}:   "the server is PostgreSQL 13; the queue needs 14 or newer",
+		{150018, "LATIN1"}: "the database's encoding is LATIN1; allowed is UTF8, which CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0 gives",
 	} {
 		got := ""
-		if err := supportedServer(version); err != nil {
+		if err := supportedServer(s.version, s.encoding); err != nil {
 			got = err.Error()
 		}
 		if got != want {
-			t.Errorf("version %d: %q, want %q", version, got, want)
+			t.Errorf("%+v: %q, want %q", s, got, want)
 		}
 	}
 }

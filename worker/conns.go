@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,33 @@ type conns struct {
 type loan struct {
 	use  func(queue.DB) error
 	done chan error
+}
+
+// kept counts the connections that workers keep of each pool. Where several workers share
+// one, all but one of its connections may be kept: the last is for claims and results.
+var kept = struct {
+	sync.Mutex
+	of map[*pgxpool.Pool]int
+}{of: map[*pgxpool.Pool]int{}}
+
+// mayKeep reserves a connection to keep; false when too few would be left. What is
+// reserved is given back by unkeep.
+func mayKeep(pool *pgxpool.Pool) bool {
+	kept.Lock()
+	defer kept.Unlock()
+	if kept.of[pool] >= int(pool.Config().MaxConns)-1 {
+		return false
+	}
+	kept.of[pool]++
+	return true
+}
+
+func unkeep(pool *pgxpool.Pool) {
+	kept.Lock()
+	defer kept.Unlock()
+	if kept.of[pool]--; kept.of[pool] == 0 {
+		delete(kept.of, pool)
+	}
 }
 
 func newConns(pool *pgxpool.Pool) *conns {

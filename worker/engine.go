@@ -149,12 +149,12 @@ func (e *engine) pod() string {
 // the database goes away and comes back.
 func (e *engine) contact(what string, err error) {
 	now := time.Now()
-	was, since, warn := e.health.contacted(err, now)
+	lost, since, warn := e.health.contacted(err, now)
 	lasted := now.Sub(since).Round(time.Second).String()
 	switch {
 	case warn:
 		e.log.Warn("the queue cannot be worked on, trying again", "at", what, "error", err, "for", lasted)
-	case err == nil && was != nil:
+	case err == nil && lost:
 		e.log.Info("the queue can be worked on again", "after", lasted)
 	}
 }

@@ -53,16 +53,17 @@ func (h *health) ended(loop string) {
 	h.mu.Unlock()
 }
 
-// contacted notes the outcome of a claim or heartbeat, and returns the one before, when
-// outcomes began to be errors, and whether the log is to name this one: a new trouble at
-// once, one that goes on again each warnEvery.
-func (h *health) contacted(err error, now time.Time) (before error, since time.Time, warn bool) {
+// contacted notes the outcome of a claim or heartbeat. It returns whether the one before was
+// an error, when outcomes began to be errors, and whether the log is to name this one: a
+// new trouble at once, one that goes on again each warnEvery.
+func (h *health) contacted(err error, now time.Time) (lost bool, since time.Time, warn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before, h.contact = h.contact, err
+	before := h.contact
+	h.contact = err
 	h.reached = h.reached || err == nil
 	if err == nil {
-		return before, h.since, false
+		return before != nil, h.since, false
 	}
 	if before == nil {
 		h.since = now
@@ -70,7 +71,7 @@ func (h *health) contacted(err error, now time.Time) (before error, since time.T
 	if before == nil || !sameTrouble(before, err) || now.Sub(h.warned) >= warnEvery {
 		h.warned, warn = now, true
 	}
-	return before, h.since, warn
+	return before != nil, h.since, warn
 }
 
 func (h *health) stop() {

@@ -14,9 +14,14 @@ func (e *engine) listens() bool {
 // loop if the worker listens, and takes a new one when it fails, until ctx is done.
 // Without it heartbeats have what the pool can spare, and the worker polls.
 func (e *engine) keepLoop(ctx context.Context) {
-	if e.pool.Config().MaxConns < 2 {
+	if !mayKeep(e.pool) {
+		if connections := e.pool.Config().MaxConns; connections > 1 {
+			e.log.Warn("too many workers share one pool: this one keeps no connection for its heartbeats and polls alone; "+
+				"let the pool have one more connection than workers, or better two for each", "connections", connections)
+		}
 		return
 	}
+	defer unkeep(e.pool)
 	failing := backoff{base: 250 * time.Millisecond, ceiling: 15 * time.Second}
 	for ctx.Err() == nil {
 		err := e.keepOne(ctx, failing.reset)

@@ -50,8 +50,8 @@ type Option func(*Worker)
 func WithLogger(log *slog.Logger) Option { return func(w *Worker) { w.log = log } }
 
 // New makes a worker of cfg.Queue on pool. The pool stays the caller's: it must
-// outlive Run, and have at least two connections if the worker is to listen, for one
-// of them is then the listener's. cfg.DatabaseURL, PoolSize and HTTPAddr are not used.
+// outlive Run, and have at least two connections, for the worker keeps one for its
+// heartbeats and to listen. Workers that share a pool need two each. cfg.DatabaseURL, PoolSize and HTTPAddr are not used.
 func New(pool *pgxpool.Pool, cfg Config, opts ...Option) (*Worker, error) {
 	if pool == nil {
 		return nil, errors.New("worker: New needs a pool")
@@ -87,7 +87,8 @@ func (w *Worker) Registry() *prometheus.Registry { return w.registry }
 func (w *Worker) Client() *queue.Client { return w.client }
 
 // Pool is the pool that the worker was made with. It is sized for the worker's own
-// loops; a handler that holds a connection for long needs a pool of its own.
+// loops, of which claims and results wait while handlers have its connections: a handler
+// that holds one for long needs a pool of its own.
 func (w *Worker) Pool() *pgxpool.Pool { return w.pool }
 
 // Config is the configuration in force, defaults filled in.

@@ -44,7 +44,8 @@ type JobQueueStatus struct {
 
 // QueueSample is what one query of the database said of the queue.
 type QueueSample struct {
-	// When it was taken, on the database's clock.
+	// When it was taken, on the database's clock. Samples are taken all the time; where
+	// nothing else has changed, this one is written every five minutes at most.
 	TakenAt metav1.Time `json:"takenAt"`
 	// Jobs that are ready and wait. Counted up to a bound: see pendingCapped.
 	Pending int64 `json:"pending"`

@@ -137,7 +137,8 @@ type QueueDatabaseStatus struct {
 	// +optional
 	Connections *DatabaseConnections `json:"connections,omitempty"`
 
-	// Time of the last sample, on the database's clock.
+	// Time of the last sample, on the database's clock. Samples are taken all the time;
+	// where nothing else has changed, this one is written every five minutes at most.
 	// +optional
 	LastSampleTime *metav1.Time `json:"lastSampleTime,omitempty"`
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,6 +72,15 @@ var _ = Describe("a QueueDatabase", func() {
 		By("a Secret that goes is noticed")
 		Expect(k8s.Delete(within(5*time.Second), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "late"}})).To(Succeed())
 		Eventually(condition(db, v1alpha1.ConditionReady)).Should(Equal("False/SecretNotFound"))
+
+		By("no metric stays of a database that is gone")
+		reachable := func() (series []float64) {
+			w.gather("jobqueue_operator_database_reachable", func(m *dto.Metric, _ map[string]string) { series = append(series, m.GetGauge().GetValue()) })
+			return series
+		}
+		Eventually(reachable).Should(Equal([]float64{0}))
+		Expect(k8s.Delete(within(5*time.Second), db)).To(Succeed())
+		Eventually(reachable).Should(BeEmpty())
 	})
 
 	It("tells a wrong password from an absent server, and prints no password", func() {

@@ -39,6 +39,9 @@ PostgreSQL through "exec" or "kubectl" only.`,
 		// With this, "localcluster --name b kubectl get pods" hands only what
 		// follows "kubectl" to kubectl.
 		TraverseChildren: true,
+		// Without these a command that does not exist would be help that was asked for.
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().StringVar(&name, "name", envOr(nameVariable, "jobqueue"), "name of the cluster; clusters of different names do not meet")
 	root.PersistentFlags().StringVar(&state, "state", envOr(stateVariable, defaultStateRoot), "directory that holds the state of all clusters")

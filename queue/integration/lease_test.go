@@ -1,6 +1,8 @@
 package integration_test
 
 import (
+	"context"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +18,35 @@ import (
 var _ = Describe("claims (Q1, Q2)", func() {
 	var e *env
 	BeforeEach(func() { e = newEnv(nil) })
+
+	It("of a claim whose client has stopped reading is over like any other (Q3, Q14)", func() {
+		e.policy(func(p *queue.Policy) { p.Lease, p.Heartbeat = time.Second, 500*time.Millisecond })
+		const jobs = 48 // of 256 KB, all different: more than the sockets between take
+		e.exec(`SELECT FROM generate_series(1, $1) i, LATERAL jobqueue.enqueue('q', 'k', (
+			SELECT to_jsonb(string_agg(md5(i || ' ' || n), '')) FROM generate_series(1, 8000) n))`, jobs)
+		config, err := pgx.ParseConfig(e.db.URL)
+		Expect(err).NotTo(HaveOccurred())
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err == nil {
+				err = conn.(*net.TCPConn).SetReadBuffer(1 << 16)
+			}
+			return conn, err
+		}
+		frozen, err := pgx.ConnectConfig(e.ctx, config)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = frozen.Close(context.Background()) })
+		frozen.PgConn().Exec(e.ctx, `SELECT * FROM jobqueue.claim('q', gen_random_uuid(), 100)`) // sent; nobody reads the answer
+		Eventually(func() string {
+			return query[string](e, `SELECT coalesce(string_agg(wait_event, ''), '') FROM pg_stat_activity WHERE pid = $1`, frozen.PgConn().PID())
+		}).Should(Equal("ClientWrite"))
+		claimed := len(e.claim(uuid.New(), 100))
+		Expect(claimed).To(BeNumerically("<", 20), "little is held, so this proves nothing")
+		Eventually(func() int {
+			claimed += len(e.claim(uuid.New(), 100))
+			return claimed
+		}).WithTimeout(30 * time.Second).Should(Equal(jobs))
+	})
 
 	It("returns everything a handler needs", func() {
 		e.policy(func(p *queue.Policy) { p.Timeout = 90 * time.Second; p.Lease = 40 * time.Second })

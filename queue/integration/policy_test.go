@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -56,6 +57,24 @@ var _ = Describe("policies (P3, P5)", func() {
 		Expect(e.sample().Pending).To(BeEquivalentTo(1), "jobs stay")
 		Expect(e.sample().PolicyGeneration).To(BeEquivalentTo(1))
 		Expect(e.c.ReleaseOwner(e.ctx, e.pool, "missing", "b/q")).To(Succeed())
+	})
+
+	It("is gone with its queue, which can be declared again (docs/operations.md)", func() {
+		drop := func() int64 {
+			return e.exec(`DELETE FROM jobqueue.queues WHERE name = 'q'
+				AND NOT EXISTS (SELECT FROM jobqueue.list_jobs('q')) AND NOT EXISTS (SELECT FROM jobqueue.list_dead('q'))`)
+		}
+		ids := e.enqueue(1)
+		Expect(drop()).To(BeZero(), "it has a job")
+		Expect(e.c.Cancel(e.ctx, e.pool, ids, "")).To(Equal(ids))
+		Expect(drop()).To(BeEquivalentTo(1))
+		sample, err := e.c.Sample(e.ctx, e.pool)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(sample.Queues).NotTo(HaveKey("q"))
+		e.reap(queue.ReapRequest{Queue: ""})
+		Expect(e.c.SetPolicy(e.ctx, e.pool, "q", queue.DefaultPolicy())).To(Succeed())
+		e.one(uuid.New())
+		Expect(e.sample().Running).To(BeEquivalentTo(1))
 	})
 
 	It("reports a queue that is not there", func() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -121,6 +122,33 @@ var _ = Describe("A lease", func() {
 		Entry("listening", false),
 		Entry("polling alone", true),
 	)
+
+	It("are renewed by workers that share a pool too small for them, and all of them run jobs (Q14)", func(ctx context.Context) {
+		f := setUp(ctx)
+		const workers = 4
+		shared, err := worker.NewPool(ctx, worker.Config{DatabaseURL: f.url, Queue: queueName, PoolSize: 3})
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(shared.Close)
+		for i := range workers {
+			name := fmt.Sprint("shared-", i)
+			Expect(f.client.SetPolicy(ctx, f.db, name, queue.DefaultPolicy())).To(Succeed())
+			w, err := worker.New(shared, worker.Config{Queue: name, PollInterval: 100 * time.Millisecond})
+			Expect(err).NotTo(HaveOccurred())
+			worker.Handle(w, "k", func(context.Context, *worker.Job[struct{}]) error { return nil })
+			running, stop := context.WithCancel(ctx)
+			ended := make(chan error, 1)
+			go func() { ended <- w.Run(running) }()
+			DeferCleanup(func() {
+				stop()
+				Expect(<-ended).To(Succeed())
+			})
+		}
+		for i := range workers {
+			_, err := f.client.Enqueue(ctx, f.db, fmt.Sprint("shared-", i), queue.NewJob{Kind: "k"})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		Eventually(f.number(ctx, liveJobs)).Should(BeZero())
+	})
 
 	It("lost before the worker can know: the database refuses the result, and that is counted (W3)", func(ctx context.Context) {
 		f := setUp(ctx) // a heartbeat a second
