@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -89,6 +90,17 @@ func (w *world) loseLease(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
+// reapAndFail has the reaper look at those that live, twice: once it may remove who it should
+// not, and then take what has no worker. Then it fails the runs.
+func (w *world) reapAndFail(ctx context.Context, runs []queue.Run) {
+	GinkgoHelper()
+	for range 2 {
+		_, err := w.client.Reap(ctx, w.db, queue.ReapRequest{}) // in all queues it looks for those at once
+		Expect(err).NotTo(HaveOccurred())
+	}
+	w.fail(ctx, runs)
+}
+
 var _ = Describe("The history of a worker that comes back after its jobs were taken from it", func() {
 	// One worker claims four jobs, finishes one, and loses the others. Another claims
 	// them and finishes one; then the first writes what it has. One is left running.
@@ -122,6 +134,7 @@ var _ = Describe("The history of a worker that comes back after its jobs were ta
 	},
 		Entry("with late successes", (*world).succeed),
 		Entry("with late failures", (*world).fail),
+		Entry("with a reaper that looks at the other worker", (*world).reapAndFail),
 	)
 
 	DescribeTable("shows each way to break it, and nothing else",
@@ -148,5 +161,33 @@ var _ = Describe("The history of a worker that comes back after its jobs were ta
 			defect{"succeed_many", "WHERE bit_count(f.mask & f.open) > 0", "WHERE false"}),
 		Entry("successes that end their run and are refused", []history.Rule{history.Causeless}, 2, (*world).fail,
 			defect{"succeed_many", "RETURN QUERY SELECT m.key, m.runs", "RETURN QUERY SELECT m.key, (m.runs & ~m.runs)::varbit"}),
+		Entry("a reaper that counts leases as over an hour early", []history.Rule{history.Robbed}, 2, (*world).reapAndFail,
+			defect{"reap", "w.lease_expires_at < v_now", "w.lease_expires_at < v_now + interval '1 hour'"}),
+		Entry("a reaper that does not wait for deadlines", []history.Rule{history.Robbed}, 2, (*world).reapAndFail,
+			defect{"reap", "AND b.deadline < v_now", ""}),
+		Entry("a reaper that takes workers for removed", []history.Rule{history.Robbed}, 2, (*world).reapAndFail,
+			defect{"reap", `WHERE NOT EXISTS (SELECT 1 FROM "jobqueue".workers w WHERE w.id = s.worker)`, "WHERE true"}),
+		Entry("a reaper that removes workers whose leases last", []history.Rule{history.Robbed}, 2, (*world).reapAndFail,
+			defect{"reap", "WHERE w.id = ANY (v_expired)", "WHERE true OR w.id = ANY (v_expired)"}),
 	)
+
+	It("is written down whatever a backslash means in the session", func(ctx context.Context) {
+		w := newWorld(ctx)
+		conn, err := pgx.Connect(ctx, w.url)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { Expect(conn.Close(ctx)).To(Succeed()) }()
+		_, err = conn.Exec(ctx, "SET standard_conforming_strings = off")
+		Expect(err).NotTo(HaveOccurred())
+		_, err = w.client.Enqueue(ctx, conn, queueName, queue.NewJob{Kind: kind, Payload: work{}})
+		Expect(err).NotTo(HaveOccurred())
+		_, err = w.client.Claim(ctx, conn, queue.ClaimRequest{Queue: queueName, Worker: uuid.New(), Limit: 1})
+		Expect(err).NotTo(HaveOccurred())
+		h, err := history.Read(ctx, w.db, w.client.Schema(), nil)
+		Expect(err).NotTo(HaveOccurred())
+		var by []string
+		for _, e := range h.Events {
+			by = append(by, e.By)
+		}
+		Expect(by).To(HaveExactElements(HavePrefix("enqueue"), HavePrefix("claim")))
+	})
 })

@@ -28,6 +28,8 @@ const (
 	ResultLost Rule = "accepted result lost"
 	// Causeless: a result was refused of a run that had not ended.
 	Causeless Rule = "refused without cause"
+	// Robbed: the reaper took a run whose worker's lease was not over, nor was its deadline.
+	Robbed Rule = "taken from a live worker"
 )
 
 // Violation is one breach of a rule.
@@ -86,12 +88,13 @@ func (r Report) Err() error {
 
 // run is what is known of one run of a job.
 type run struct {
-	id        int64
-	closed    bool
-	closedIn  uint64 // the transaction
-	closedBy  string
-	closedAt  time.Time
-	succeeded bool
+	id         int64
+	registered uint64 // its worker, by that transaction
+	closed     bool
+	closedIn   uint64 // the transaction
+	closedBy   string
+	closedAt   time.Time
+	succeeded  bool
 }
 
 // job is what is known of one job.
@@ -153,12 +156,13 @@ func (c *checker) event(e Event, closings map[change]bool) {
 			c.broken(TwoOwners, e.ID, e.Token, "claimed while run %s had not ended", former)
 		}
 		j.open[e.Token] = true
-		c.runs[e.Token] = &run{id: e.ID}
+		c.runs[e.Token] = &run{id: e.ID, registered: e.Registered}
 	case Closed:
 		delete(j.open, e.Token)
 		if r := c.runs[e.Token]; r != nil {
 			r.closed, r.closedIn, r.closedBy, r.closedAt = true, e.Xid, e.By, e.At
 			c.report.Ended[e.By]++
+			c.taken(r, e)
 		}
 	case Succeeded:
 		c.succeeded(e)
@@ -175,6 +179,22 @@ func (c *checker) event(e Event, closings map[change]bool) {
 		case j.ends > 0:
 			c.broken(Revived, e.ID, uuid.Nil, "%s made it wait again after its end", e.By)
 		}
+	}
+}
+
+// taken judges the end of a run by the reaper. Causes are the end of the worker's lease, the
+// run's deadline, and that the worker's row is gone: the reaper gives back what a worker that
+// has unregistered left behind. It looks for rows before it gives back, and a heartbeat may
+// make one anew meanwhile; so only the row that was there at the claim, and has not been
+// removed since, shows that there was a live worker all the time. The reaper reads the clock
+// before the end is noted, so that what was over for it is over here.
+func (c *checker) taken(r *run, e Event) {
+	if e.By != "reap" || e.Registered == 0 || e.Registered != r.registered {
+		return
+	}
+	if e.At.Before(e.Lease) && e.At.Before(e.Deadline) {
+		c.broken(Robbed, e.ID, e.Token, "%s ended it %s before its worker's lease was over, and %s before its deadline",
+			e.By, e.Lease.Sub(e.At), e.Deadline.Sub(e.At))
 	}
 }
 

@@ -42,6 +42,15 @@ func succeeded(run uuid.UUID) Event         { return Event{What: Succeeded, Toke
 func success(run uuid.UUID) []Event { return tx(closed(run, "succeed_many"), succeeded(run)) }
 func reaped(run uuid.UUID) []Event  { return tx(arrived("waiting", "reap"), closed(run, "reap")) }
 
+// held is a claim by a worker that was registered by the transaction 9, and taken is one
+// transaction in which the reaper takes the run: registered and lease are its worker's then.
+func held(run uuid.UUID) Event {
+	return Event{What: Claimed, Token: run, By: "claim_many", Registered: 9}
+}
+func taken(run uuid.UUID, registered uint64, lease, deadline time.Time) []Event {
+	return tx(arrived("waiting", "reap"), Event{What: Closed, Token: run, By: "reap", Registered: registered, Lease: lease, Deadline: deadline})
+}
+
 // refused is such an answer about job 1, after a transaction.
 func refused(run uuid.UUID, transaction int) Told {
 	return Told{ID: 1, Token: run, Outcome: "refused", At: after(transaction)}
@@ -102,6 +111,26 @@ func TestCheck(t *testing.T) {
 			Events: story(enqueued, tx(claimed(run1)), tx(arrived("dead", "fail"), closed(run1, "fail")),
 				tx(arrived("waiting", "requeue")), tx(claimed(run2)), success(run2)),
 			Told: []Told{{ID: 1, Token: run1, Outcome: "dead"}},
+		}},
+		"taken back after the end of the lease": {history: History{
+			Events: story(enqueued, tx(held(run1)), taken(run1, 9, after(2), after(9))), Live: []int64{1},
+		}},
+		"taken back after the deadline": {history: History{
+			Events: story(enqueued, tx(held(run1)), taken(run1, 9, after(9), after(2))), Live: []int64{1},
+		}},
+		"taken back after its worker was removed": {history: History{
+			Events: story(enqueued, tx(held(run1)), taken(run1, 0, time.Time{}, after(9))), Live: []int64{1},
+		}},
+		"taken back after its worker was removed, which is just registered anew": {history: History{
+			Events: story(enqueued, tx(held(run1)), taken(run1, 10, after(9), after(9))), Live: []int64{1},
+		}},
+		"taken back, claimed when its worker had been removed": {history: History{
+			Events: story(enqueued, tx(claimed(run1)), taken(run1, 10, after(9), after(9))), Live: []int64{1},
+		}},
+		"given back by the worker itself before the end of the lease": {history: History{
+			Events: story(enqueued, tx(held(run1)), tx(arrived("waiting", "disown"),
+				Event{What: Closed, Token: run1, By: "disown", Registered: 9, Lease: after(9), Deadline: after(9)})),
+			Live: []int64{1},
 		}},
 		"cancelled while it waits": {history: History{Events: story(enqueued, tx(arrived("ended", "cancel")))}},
 
@@ -195,6 +224,10 @@ func TestCheck(t *testing.T) {
 				Told:   []Told{refused(run1, 3)}, Live: []int64{1},
 			},
 			want: []broken{{Causeless, 1, run1}},
+		},
+		"robbed: taken back before the end of the lease, and before the deadline": {
+			history: History{Events: story(enqueued, tx(held(run1)), taken(run1, 9, after(3), after(4))), Live: []int64{1}},
+			want:    []broken{{Robbed, 1, run1}},
 		},
 	}
 	for name, tc := range cases {

@@ -44,6 +44,13 @@ type Event struct {
 	By string
 	// At is the time by the database's clock.
 	At time.Time
+	// Deadline is the run's; zero for Arrived.
+	Deadline time.Time
+	// Registered is the transaction that made the row of the run's worker, as it was then;
+	// 0 if it had none. A row that was removed and made anew has another one.
+	Registered uint64
+	// Lease is the end of the lease in that row.
+	Lease time.Time
 }
 
 // Told is one answer of the database to a worker about a result.

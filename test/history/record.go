@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -35,12 +36,20 @@ func Read(ctx context.Context, db DB, schema string, enqueued []int64) (History,
 	h := History{Enqueued: enqueued}
 	err := collect(ctx, db, &h.Events, func(row pgx.CollectableRow) (e Event, err error) {
 		var token *uuid.UUID
-		err = row.Scan(&e.Seq, &e.Xid, &e.What, &e.ID, &token, &e.Place, &e.By, &e.At)
+		var deadline, lease *time.Time
+		err = row.Scan(&e.Seq, &e.Xid, &e.What, &e.ID, &token, &e.Place, &e.By, &e.At, &deadline, &e.Registered, &lease)
 		if token != nil {
 			e.Token = *token
 		}
+		if deadline != nil {
+			e.Deadline = *deadline
+		}
+		if lease != nil {
+			e.Lease = *lease
+		}
 		return e, err
-	}, `SELECT seq, xid::text::bigint, what, id, token, place, by, at FROM history.events ORDER BY seq`)
+	}, `SELECT seq, xid::text::bigint, what, id, token, place, by, at, deadline, coalesce(registered::text::bigint, 0), lease
+		FROM history.events ORDER BY seq`)
 	if err != nil {
 		return History{}, err
 	}
