@@ -29,6 +29,15 @@ const (
 	maxNameBytes = 63
 )
 
+// sessionSettings are those of a worker's sessions. A role may have another isolation by
+// default, at which claims and results would fail all the time because of each other. And a
+// claim whose answer is larger than the sockets' buffers is open until it has been read: of
+// a process that is frozen or cut off it would keep jobs locked, under no lease, so the server
+// is to give such a connection up, unless the role has a limit of its own. (It shows 0 for
+// Unix sockets, whatever is set.)
+const sessionSettings = `SET default_transaction_isolation = 'read committed';
+	SELECT pg_catalog.set_config('tcp_user_timeout', '10s', false) WHERE pg_catalog.current_setting('tcp_user_timeout') = '0'`
+
 // ApplicationName is the application_name of a worker's connections: by it the
 // operator tells a queue's connections from others.
 func ApplicationName(queueName string) string {
@@ -47,9 +56,10 @@ func cutBytes(s string, n int) string {
 
 // NewPool makes the pool of a worker process: at most cfg.PoolSize connections,
 // opened as they are needed, and not to a server that is read-only. It does not connect.
-// Transactions are READ COMMITTED unless they say otherwise, whatever the role's default.
-// With cfg.DisableListen, which stands for a pooler in transaction mode, neither that
-// nor a prepared statement is left behind on a connection.
+// Transactions are READ COMMITTED unless they say otherwise, whatever the role's default,
+// and the server gives a connection up after ten seconds without a sign that what it sent
+// has been read. With cfg.DisableListen, which stands for a pooler in transaction mode,
+// neither that nor a prepared statement is left behind on a connection.
 //
 // The error of a connection string that cannot be read does not quote it.
 func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
@@ -79,10 +89,9 @@ func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		pc.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if !cfg.DisableListen {
-		// A role may have another default, at which claims and results would fail all the
-		// time because of each other. Through a pooler it would be left behind.
+		// Through a pooler these would be left behind.
 		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, "SET default_transaction_isolation = 'read committed'")
+			_, err := conn.Exec(ctx, sessionSettings)
 			return err
 		}
 	}

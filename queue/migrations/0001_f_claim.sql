@@ -252,13 +252,6 @@ BEGIN
     IF v_n > 0 THEN
         INSERT INTO {{schema}}.tallies (queue, claimed) VALUES (p_queue, v_n);
     END IF;
-    -- What does not fit the sockets' buffers waits in this transaction for the client to
-    -- read it. One that is frozen or cut off would keep the jobs locked, under no lease: so
-    -- the connection ends when it takes nothing for as long as the lease, half a minute at
-    -- most. The setting stays with the session. Unix sockets have no such limit.
-    IF v_bytes > 65536 AND current_setting('tcp_user_timeout') = '0' THEN
-        PERFORM set_config('tcp_user_timeout', greatest(1000, least(30000, lease_ms))::text, false);
-    END IF;
 END $$;
 COMMENT ON FUNCTION {{schema}}.claim_many(text, uuid, integer, text[], text, text[]) IS
 'The same as claim, with a row per batch and an array per column, for clients that claim thousands in a second. The token of the run at place i of its arrays, counted from 0, is key followed by i as a two-byte big-endian number. The rows are in no order; in each, jobs are in order of priority, available_at and id. Errors: as claim.';
@@ -285,6 +278,6 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = of
 $$;
 COMMENT ON FUNCTION {{schema}}.claim(text, uuid, integer, text[], text, text[]) IS
 'Claims up to limit ready jobs for a worker, the first by priority, available_at and id, and returns them in that order. Call it outside a transaction, so that it commits at once; a transaction that stays open keeps the rows locked.
-queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when less than half of it is left. limit: 1 to 10000, and no more than make 8 MiB of payloads full, as they are stored. A large one sets the session''s tcp_user_timeout, if that is not set, to the lease, 1 to 30 s. Claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
+queue: a declared queue; a suspended one yields none. worker: a random UUID made when the worker process started, which serves one queue; it is registered, and its lease renewed when less than half of it is left. limit: 1 to 10000, and no more than make 8 MiB of payloads full, as they are stored. Claims of 200 and more take turns in their queue, waiting 0.2 s at most. kinds: null for all. pod: a name shown to people. alone: kinds whose jobs are stored in a row each; null for all, an empty array for none. The others of one claim share rows, which is several times faster. Whoever finishes one of them in a transaction that stays open holds up those that share its row.
 Each job returned is running under a new token. Finish it with succeed, fail, snooze, discard or release before the lease of the worker (renewed by heartbeat) or the deadline passes. timeout_ms is how long the handler may run.
 Errors: JQ001 no such queue; JQ005 bad argument; JQ006 the worker id serves another queue.';

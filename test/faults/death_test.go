@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gstruct"
 
+	"github.com/jobqueue-dev/jobqueue-operator/queue"
 	"github.com/jobqueue-dev/jobqueue-operator/worker"
 )
 
@@ -39,8 +40,8 @@ func (w *world) hold(ctx context.Context, one, other work) (victim *process, one
 }
 
 var _ = Describe("One of four worker processes", func() {
-	It("killed with 50 running jobs: all run again, and none is lost (T2)", func(ctx context.Context) {
-		w := newWorld(ctx)
+	DescribeTable("killed with 50 running jobs: all run again, and none is lost (T2)", func(ctx context.Context, lease, heartbeat time.Duration) {
+		w := newWorld(ctx, func(p *queue.Policy) { p.Lease, p.Heartbeat = lease, heartbeat })
 		long := work{Milliseconds: 20, FirstMilliseconds: 600_000}
 		victim, some, rest := w.hold(ctx, long, long)
 		ids := slices.Concat(some, rest)
@@ -72,9 +73,12 @@ var _ = Describe("One of four worker processes", func() {
 		Expect(again).To(Equal(held))
 		took := last.Sub(killed)
 		// The lease, the others' look for dead workers, the second that such jobs wait, a poll.
-		Expect(took).To(BeNumerically("<", 10*time.Second))
+		Expect(took).To(BeNumerically("<", lease+6*time.Second))
 		AddReportEntry("seconds from the kill until the last of its jobs ran again", fmt.Sprintf("%.2f", took.Seconds()))
-	})
+	},
+		Entry("with the shortest lease that a JobQueue may ask for", 4*time.Second, time.Second),
+		Entry("with the default lease", queue.DefaultPolicy().Lease, queue.DefaultPolicy().Heartbeat),
+	)
 
 	It("stopped for longer than its lease: all that it still writes is refused, and counted (T2, W3)", func(ctx context.Context) {
 		w := newWorld(ctx)

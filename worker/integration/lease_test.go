@@ -355,6 +355,9 @@ var _ = Describe("An outage of the database", func() {
 			var level string
 			Expect(w.Pool().QueryRow(ctx, "SHOW transaction_isolation").Scan(&level)).To(Succeed())
 			Expect(level).To(Equal("read committed"))
+			var limit string
+			Expect(w.Pool().QueryRow(ctx, "SHOW tcp_user_timeout").Scan(&limit)).To(Succeed())
+			Expect(limit).To(Equal("10000"), "or what a frozen process was about to claim stays locked (Q14)")
 		}
 	})
 
