@@ -56,6 +56,7 @@ class Job:
         try:
             HANDLERS[self.run.kind](self)
         except Exception as error:
+            logging.warning("job %s, attempt %s: %r", self.run.id, self.run.attempt, error)
             self.error = error
         ended.append(self)
         wake.set()
@@ -126,6 +127,7 @@ if "JOBQUEUE_HTTP_ADDR" in os.environ:  # where the operator has its pods probed
     threading.Thread(target=HTTPServer((host, int(port)), Probe).serve_forever, daemon=True).start()
 db, beating = connect(), threading.Thread(target=heartbeats, args=(connect(),), daemon=True)
 beating.start()
+logging.info("worker %s of queue %s: %s slots, kinds %s", WORKER, QUEUE, SLOTS, ", ".join(HANDLERS))
 while not stopping.is_set():
     wake.clear()
     write(db)
