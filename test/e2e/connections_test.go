@@ -77,11 +77,21 @@ func (w *connectionWatch) look(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// expectWithin ends the watch and fails if any sample exceeded the budget.
+// enough samples to judge from: those of two seconds.
+const enough = 20
+
+func (w *connectionWatch) looks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.samples
+}
+
+// expectWithin ends the watch, once there is enough to judge from, and fails if any sample
+// exceeded the budget.
 func (w *connectionWatch) expectWithin(budget int) {
 	GinkgoHelper()
+	Eventually(w.looks).WithTimeout(10*time.Second).Should(BeNumerically(">", enough), "too few samples to judge from")
 	w.end()
 	note("connections", "at most %d of %d in %d samples (%s)", w.peak, budget, w.samples, w.atPeak)
-	Expect(w.samples).To(BeNumerically(">", 20), "too few samples to judge from")
 	Expect(w.peak).To(BeNumerically("<=", budget), "the budget was exceeded (%s)", w.atPeak)
 }
