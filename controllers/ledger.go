@@ -103,8 +103,8 @@ func (l *ledger) entry(queue types.NamespacedName) *ledgerEntry {
 	return e
 }
 
-// standing is what the ledger has of a queue: latest is the number of replicas that
-// holds now, most the largest one that may still bring pods. A queue that it knows nothing of
+// standing is what the ledger has of a queue: latest is the number of replicas that holds
+// now, most the largest one that may still bring pods. A queue that it knows nothing of
 // yet, since the operator has just started, wants what it has.
 func (l *ledger) standing(queue types.NamespacedName, replicas int32, now time.Time) (demand, latest, most int32, wantsRoll bool) {
 	l.mu.Lock()
@@ -117,14 +117,13 @@ func (l *ledger) standing(queue types.NamespacedName, replicas int32, now time.T
 	if e.asked != nil {
 		past := e.asked.Past()
 		for i, r := range past {
-			last := i == len(past)-1
-			if last || now.Sub(r.At) <= settling {
+			if i == len(past)-1 {
+				latest = max(latest, r.Replicas)
+			} else if now.Sub(r.At) <= settling {
 				most = max(most, r.Replicas)
 			}
-			if last {
-				latest = max(latest, r.Replicas)
-			}
 		}
+		most = max(most, latest)
 	}
 	return e.demand, latest, most, e.wantsRoll
 }

@@ -27,15 +27,15 @@ type identity struct {
 	row  chan struct{}
 	gone chan struct{}
 
-	mu        sync.Mutex
-	renewedAt time.Time     // local, before the last successful renewal was sent
-	lease     time.Duration // what that renewal was good for
-	beatAt    time.Time     // local, before the last successful heartbeat was sent
-	claimedAs bool          // a claim has been answered, so the row is there
-	jobs      map[*held]struct{}
-	claiming  int  // claims under way
-	retired   bool // no more claims
-	expired   bool // given up
+	mu         sync.Mutex
+	renewedAt  time.Time     // local, before the last successful renewal was sent
+	lease      time.Duration // what that renewal was good for
+	beatAt     time.Time     // local, before the last successful heartbeat was sent
+	registered bool          // a claim has been answered, so the row is there
+	jobs       map[*held]struct{}
+	claiming   int  // claims under way
+	retired    bool // no more claims
+	expired    bool // given up
 }
 
 func newIdentity() *identity {
@@ -99,8 +99,8 @@ func (i *identity) renew(sentAt time.Time, lease time.Duration) {
 func (i *identity) claimed(sentAt, now time.Time, lease time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	first := !i.claimedAs && i.renewedAt.IsZero()
-	i.claimedAs = true
+	first := !i.registered && i.renewedAt.IsZero()
+	i.registered = true
 	switch {
 	case lease <= 0:
 	case first:

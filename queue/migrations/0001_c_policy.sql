@@ -81,8 +81,8 @@ BEGIN
     IF q.owner <> '' AND q.owner <> v_owner THEN
         RAISE EXCEPTION USING ERRCODE = 'JQ002',
             MESSAGE = format('queue "%s" is owned by "%s"; its policy cannot be set by "%s"', p_queue, q.owner, v_owner),
-            HINT = format('Change the JobQueue that owns it, or delete that JobQueue first: the jobs stay. If it is gone, run SELECT {{schema}}.release_owner(%L, %L).',
-                p_queue, q.owner);
+            HINT = format('Change the JobQueue that owns it, or delete that JobQueue first: the jobs stay. If it is gone, run SELECT %I.release_owner(%L, %L).',
+                {{schema_literal}}, p_queue, q.owner);
     END IF;
     IF q.owner <> '' AND jsonb_typeof(p_policy -> 'generation') = 'number' AND (p_policy ->> 'generation')::numeric < q.generation THEN
         RAISE EXCEPTION USING ERRCODE = 'JQ004',
