@@ -109,7 +109,10 @@ func (p *place) awaitNone(ctx context.Context, list client.ObjectList) {
 	Eventually(func() (int, error) {
 		err := kube.List(ctx, list, client.InNamespace(p.namespace))
 		return meta.LenList(list), err
-	}).WithContext(ctx).WithTimeout(40*time.Second).Should(BeZero(), "objects of a %T do not go: is a finalizer stuck?", list)
+	}).WithContext(ctx).WithTimeout(40*time.Second).Should(BeZero(), func() string {
+		p.dump(ctx)
+		return fmt.Sprintf("objects of a %T do not go: is a finalizer stuck?", list)
+	})
 }
 
 func (p *place) dropDatabase(ctx SpecContext) {

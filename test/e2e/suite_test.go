@@ -16,8 +16,11 @@ import (
 	"github.com/onsi/gomega/format"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,7 +102,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	server = openPool(ctx, serverURL, 2)
 	DeferCleanup(server.Close)
 	awaitOperator(ctx)
-}, NodeTimeout(2*time.Minute))
+	awaitGarbageCollector(ctx)
+}, NodeTimeout(4*time.Minute))
 
 // All specs' namespaces are gone before the suite is, so that a cluster that is kept
 // can be used again at once.
@@ -121,6 +125,28 @@ func awaitOperator(ctx context.Context) {
 		g.Expect(d.Status.AvailableReplicas).To(Equal(*d.Spec.Replicas))
 		g.Expect(d.Status.Replicas).To(Equal(*d.Spec.Replicas))
 	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed(), "the operator does not run")
+}
+
+// awaitGarbageCollector waits until the cluster's garbage collector knows JobQueues. It looks
+// for new kinds twice a minute; an object of a kind that it does not know yet makes it try
+// again after twice the time, so that the Deployments of a JobQueue that is deleted in a
+// cluster's first half minute can stay for a minute more.
+func awaitGarbageCollector(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		// Each try is an object of its own, which no earlier failure has put off.
+		orphan := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "e2e-orphan-", Namespace: operatorNamespace,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "JobQueue", Name: "gone", UID: uuid.NewUUID(),
+			}},
+		}}
+		g.Expect(kube.Create(ctx, orphan)).To(Succeed())
+		defer func() { g.Expect(client.IgnoreNotFound(kube.Delete(ctx, orphan))).To(Succeed()) }()
+		g.Eventually(func() error {
+			return kube.Get(ctx, client.ObjectKeyFromObject(orphan), orphan)
+		}).WithContext(ctx).WithTimeout(3 * time.Second).Should(MatchError(apierrors.IsNotFound, "not found"))
+	}).WithContext(ctx).WithTimeout(2*time.Minute).Should(Succeed(), "the garbage collector does not know JobQueues")
 }
 
 func operatorDeployment(ctx context.Context, g Gomega) *appsv1.Deployment {
