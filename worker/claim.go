@@ -9,17 +9,11 @@ import (
 )
 
 const (
-	// recheck is when to look again after a claim that brought some jobs, but fewer
-	// than asked: a job enqueued while that claim ran was not announced, because its
-	// producer still saw others pending.
-	recheck = 25 * time.Millisecond
 	// failPause is the least time between a failed claim and the next one, for which a
 	// notification may come any time: where claims fail, they come by the hundred.
 	failPause = 250 * time.Millisecond
 	// maxClaim is the most that a claim can ask for.
 	maxClaim = 10_000
-	// pollGrowth is how much longer an idle worker waits after each empty claim.
-	pollGrowth = 1.5
 )
 
 // claimLoop keeps the slots supplied until ctx is done.
@@ -30,7 +24,7 @@ const (
 func (e *engine) claimLoop(ctx context.Context) {
 	defer e.health.ended("claim")
 	failing := backoff{base: 100 * time.Millisecond, ceiling: 5 * time.Second}
-	idle := e.cfg.PollInterval
+	polls := newPolling(e.cfg.PollInterval, e.cfg.PollMax)
 	poll := time.NewTimer(0)
 	defer poll.Stop()
 	maybe := false // there may be jobs
@@ -48,28 +42,22 @@ func (e *engine) claimLoop(ctx context.Context) {
 		}
 		got, err := e.claim(ctx, want)
 		e.contact("claim", err)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil:
+		}
+		if err != nil {
 			maybe = false
 			wait := failing.next()
 			poll.Reset(wait)
 			sleep(ctx, min(wait, failPause))
 			continue
-		case got >= want:
-			idle = e.cfg.PollInterval
-			poll.Reset(idle)
-		case got > 0:
-			maybe = false
-			idle = e.cfg.PollInterval
-			poll.Reset(jitter(recheck, 0.2))
-		default:
-			maybe = false
-			poll.Reset(jitter(idle, 0.2))
-			idle = min(time.Duration(float64(idle)*pollGrowth), e.cfg.PollMax)
 		}
 		failing.reset()
+		wait := polls.after(got)
+		if maybe = got >= want; maybe {
+			wait = e.cfg.PollInterval // room is what it waits for
+		}
+		poll.Reset(jitter(wait, 0.2))
 	}
 }
 

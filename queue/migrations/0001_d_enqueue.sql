@@ -39,7 +39,7 @@ LANGUAGE sql STABLE AS $$ SELECT {{schema_literal}} || ' ' || p_queue || ' ' || 
 --
 -- Where the first of them has waited for a tenth of a second, so that workers are behind, the
 -- session need not look again until the next hundredth of a second (jobqueue.attended):
--- who takes all of them meanwhile looks again later than that (worker/claim.go).
+-- who takes all of them meanwhile looks again later than that (worker/poll.go).
 CREATE FUNCTION {{schema}}.wake(p_queue text, p_besides bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
