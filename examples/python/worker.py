@@ -128,19 +128,20 @@ if "JOBQUEUE_HTTP_ADDR" in os.environ:  # where the operator has its pods probed
 db, beating = connect(), threading.Thread(target=heartbeats, args=(connect(),), daemon=True)
 beating.start()
 logging.info("worker %s of queue %s: %s slots, kinds %s", WORKER, QUEUE, SLOTS, ", ".join(HANDLERS))
+looks = 0
 while not stopping.is_set():
     wake.clear()
     write(db)
     for job in held.values():
         if time.monotonic() > job.until:
             job.stop.set()
-    free, runs = SLOTS - len(held), []
-    if free > 0:
+    if (free := SLOTS - len(held)) > 0:
         runs = db.execute(f"SELECT * FROM {SCHEMA}.claim(%s, %s, %s, %s, %s)",
                           (QUEUE, WORKER, free, list(HANDLERS), os.environ.get("JOBQUEUE_POD_NAME"))).fetchall()
-    held.update((run.token, Job(run)) for run in runs)
-    # What was enqueued while a claim ran may not have been announced: after a claim of some, look again soon.
-    wake.wait(0.025 if 0 < len(runs) < free else random.uniform(1, 2))
+        held.update((run.token, Job(run)) for run in runs)
+        looks = 2 if runs else looks - 1
+    # What was enqueued while a claim ran may not have been announced: after a claim of some, look again soon, twice.
+    wake.wait(0.025 if looks > 0 and len(held) < SLOTS else random.uniform(1, 2))
     if not beating.is_alive():
         sys.exit("no heartbeats any more")
 
