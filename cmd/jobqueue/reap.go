@@ -64,7 +64,12 @@ func reap(cmd *cobra.Command, client *queue.Client, conn *pgx.Conn, request queu
 	var err error
 	for more := true; more && err == nil; {
 		var batch queue.ReapResult
-		batch, err = client.Reap(cmd.Context(), conn, request)
+		// Reapers that meet wait for each other, which at another level, such as a role may
+		// have by default, would be an error.
+		err = pgx.BeginTxFunc(cmd.Context(), conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			batch, err = client.Reap(cmd.Context(), tx, request)
+			return err
+		})
 		if err == nil {
 			report.add(batch)
 			more = batch.More

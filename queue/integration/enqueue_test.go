@@ -57,6 +57,12 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		}
 	})
 
+	It("takes a delay of 0 for none, in both calls", func() {
+		e.exec(`SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 0, p_run_at => 'yesterday')`)
+		e.exec(`SELECT count(*) FROM jobqueue.enqueue_many('q', '{k}', ARRAY['1'::jsonb], p_delay_seconds => '{0}', p_run_ats => '{yesterday}')`)
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs WHERE available_at = 'yesterday'`)).To(Equal(2))
+	})
+
 	It("keeps payloads of any JSON, unicode included", func() {
 		payloads := []any{
 			nil, "grüße, 世界 🙂", 12.5, []int{1, 2}, map[string]any{"a": map[string]any{"b": nil}},
@@ -176,7 +182,7 @@ var _ = Describe("enqueue (Q9, Q10)", func() {
 		Entry("negative delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => -1)`, "delay_seconds is -1; allowed: 0 to"),
 		Entry("NaN delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 'NaN')`, "delay_seconds is NaN; allowed: 0 to"),
 		Entry("endless delay", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 'infinity')`, "delay_seconds is Infinity"),
-		Entry("delay and time", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 1, p_run_at => now())`, "allowed: null when delay_seconds is given"),
+		Entry("delay and time", `SELECT jobqueue.enqueue('q', 'k', p_delay_seconds => 1, p_run_at => now())`, "allowed: null when the job has a delay"),
 		Entry("endless time", `SELECT jobqueue.enqueue('q', 'k', p_run_at => 'infinity')`, "run_at is infinity; allowed: a finite time"),
 		Entry("attempts", `SELECT jobqueue.enqueue('q', 'k', p_max_attempts => 1001)`, "max_attempts is 1001; allowed: 1 to 1000"),
 		Entry("negative attempts", `SELECT jobqueue.enqueue('q', 'k', p_max_attempts => -1)`, "max_attempts is -1"),

@@ -94,8 +94,8 @@ BEGIN
         PERFORM {{schema}}.payload_too_large('payload', p_queue, p_kind, p_payload, v_max);
     ELSIF p_priority IS NULL THEN
         PERFORM {{schema}}.bad_argument('priority', NULL, '-32768 to 32767; lower runs first');
-    ELSIF p_delay_seconds IS NOT NULL AND p_run_at IS NOT NULL THEN
-        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'null when delay_seconds is given');
+    ELSIF p_delay_seconds <> 0 AND p_run_at IS NOT NULL THEN
+        PERFORM {{schema}}.bad_argument('run_at', p_run_at::text, 'null when the job has a delay');
     ELSIF p_delay_seconds NOT BETWEEN 0 AND 3153600000 THEN
         PERFORM {{schema}}.bad_argument('delay_seconds', p_delay_seconds::text, '0 to 3153600000 (a hundred years), or null');
     ELSIF p_run_at IN ('infinity', '-infinity') THEN
@@ -130,7 +130,7 @@ BEGIN
     WHERE q.name = p_queue
       AND length(p_kind) BETWEEN 1 AND 128 AND p_kind !~ E'[\\x01-\\x1f\\x7f-\\x9f]'
       AND {{schema}}.payload_fits(p_payload, q.max_payload_bytes) AND p_priority IS NOT NULL
-      AND (p_delay_seconds IS NULL OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
+      AND (p_delay_seconds IS NULL OR p_delay_seconds = 0 OR p_run_at IS NULL AND p_delay_seconds BETWEEN 0 AND 3153600000)
       AND (p_run_at IS NULL OR isfinite(p_run_at)) AND (p_max_attempts IS NULL OR p_max_attempts BETWEEN 0 AND 1000)
     RETURNING j.id, j.state = 'pending' INTO v_id, v_ready;
     IF v_id IS NULL THEN
@@ -146,7 +146,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {{schema}}.enqueue(text, text, jsonb, smallint, double precision, timestamptz, integer) IS
 'Adds a job in the caller''s transaction and returns its id.
-queue: a declared queue. kind: names the handler, 1 to 128 characters, none of them a control character. payload: its argument, within the queue''s max_payload_bytes as text. priority: lower runs first. delay_seconds or run_at: when it becomes ready; at most one of them, now by default; a run_at in the past is kept and orders the job. max_attempts: 1 to 1000; null or 0 for the queue''s.
+queue: a declared queue. kind: names the handler, 1 to 128 characters, none of them a control character. payload: its argument, within the queue''s max_payload_bytes as text. priority: lower runs first. delay_seconds or run_at: when it becomes ready; at most one of them (a delay of 0 is none), now by default; a run_at in the past is kept and orders the job. max_attempts: 1 to 1000; null or 0 for the queue''s.
 Errors: JQ001 no such queue; JQ003 payload too large; JQ005 bad argument.';
 
 CREATE FUNCTION {{schema}}.enqueue_many(

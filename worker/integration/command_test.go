@@ -88,6 +88,12 @@ var _ = Describe("The jobqueue commands", func() {
 		_, err := f.client.Claim(ctx, f.db, queue.ClaimRequest{Queue: queueName, Worker: uuid.New(), Limit: 250})
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(f.number(ctx, "SELECT count(*) FROM jobqueue.workers WHERE lease_expires_at < clock_timestamp()")).Should(Equal(1))
+		By("at READ COMMITTED, whatever the role's default")
+		f.exec(ctx, "ALTER DATABASE "+f.db.Config().ConnConfig.Database+" SET default_transaction_isolation = serializable")
+		f.exec(ctx, `CREATE FUNCTION level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE EXCEPTION 'at %', current_setting('transaction_isolation'); END IF;
+			RETURN coalesce(NEW, OLD); END $$`)
+		f.exec(ctx, `CREATE TRIGGER level BEFORE INSERT OR DELETE ON jobqueue.dead FOR EACH ROW EXECUTE FUNCTION level()`)
 		var report struct{ Returned, Buried, WorkersRemoved, FinishedPurged, DeadPurged, Batches int }
 		out, _, code := run(f.url, "reap", "--batch", "100")
 		Expect(code).To(BeZero())
