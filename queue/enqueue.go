@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // NewJob describes a job to enqueue. Kind is required; the zero value of
@@ -43,19 +46,60 @@ func (c *Client) Enqueue(ctx context.Context, db DB, queue string, jobs ...NewJo
 	if len(jobs) == 0 {
 		return nil, nil
 	}
-	if err := checkText("queue", queue); err != nil {
-		return nil, wrap("enqueue", err)
-	}
-	args, err := enqueueArgs(queue, jobs)
+	statement, args, err := c.enqueueStatement(queue, jobs)
 	if err != nil {
-		return nil, fmt.Errorf("queue: enqueue: %w", err)
-	}
-	statement := c.stmt.enqueueMany
-	if len(jobs) == 1 {
-		statement, args = c.stmt.enqueue, single(args)
+		return nil, err
 	}
 	ids, err := queryIDs(ctx, db, len(jobs), statement, args...)
 	return ids, wrapEnqueue(err)
+}
+
+// EnqueueInBatch adds Enqueue's statement to a batch of the caller's, so that jobs and
+// what they belong to go to the database in one round trip. It does not send the batch:
+// SendBatch of a pool or a connection runs all of it in one transaction, unless the batch
+// says otherwise. No jobs add nothing.
+//
+// got, which may be nil, is called with the jobs' ids in the order given while the results
+// of the batch are read, which its Close does. The ids are valid once the transaction has
+// committed.
+//
+// Errors of arguments are returned at once, and then nothing is added to the batch; those
+// of the database, Enqueue's, come from the results.
+func (c *Client) EnqueueInBatch(batch *pgx.Batch, queue string, got func(ids []int64), jobs ...NewJob) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	statement, args, err := c.enqueueStatement(queue, jobs)
+	if err != nil {
+		return err
+	}
+	batch.Queue(statement, args...).Query(func(rows pgx.Rows) error {
+		ids, err := collectIDs(rows, len(jobs))
+		if err == nil && got != nil {
+			got(ids)
+		}
+		return wrapEnqueue(err)
+	})
+	return nil
+}
+
+// enqueueStatement is the statement that adds jobs, of which there is one at least.
+func (c *Client) enqueueStatement(queue string, jobs []NewJob) (string, []any, error) {
+	if err := checkText("queue", queue); err != nil {
+		return "", nil, wrap("enqueue", err)
+	}
+	args, err := enqueueArgs(queue, jobs)
+	if err != nil {
+		return "", nil, fmt.Errorf("queue: enqueue: %w", err)
+	}
+	if len(jobs) > 1 {
+		return c.stmt.enqueueMany, args, nil
+	}
+	args = single(args)
+	if !slices.ContainsFunc(args[3:], func(option any) bool { return option != nil }) {
+		return c.stmt.enqueuePlain, args[:3], nil // what a parameter costs is seen where commits are fast
+	}
+	return c.stmt.enqueue, args, nil
 }
 
 // single turns the arrays of enqueue_many, of one element, into the arguments of

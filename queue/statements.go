@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // statements holds the text of each call, made once per client. Every argument
@@ -12,7 +14,8 @@ import (
 // by one: a cast of their array keeps the memory of every element's conversion until the
 // statement ends, which makes it take twice as long.
 type statements struct {
-	enqueue, enqueueMany, claim, heartbeat, release, disown   string
+	enqueuePlain, enqueue, enqueueMany                        string
+	claim, heartbeat, release, disown                         string
 	unregister, succeed, fail, snooze, discard, cancel        string
 	reap, sample, horizon, setPolicy, getPolicy, releaseOwner string
 	listDead, requeue, requeueKind, purgeDead                 string
@@ -25,6 +28,7 @@ func newStatements(schema string) statements {
 	}
 	const refs = "$1::bigint[], $2::text[]::uuid[]"
 	return statements{
+		enqueuePlain: call("id", "enqueue", "$1::text, $2::text, $3::text::jsonb") + " AS id",
 		enqueue: call("id", "enqueue", "$1::text, $2::text, $3::text::jsonb, coalesce($4::smallint, 0::smallint), "+
 			"$5::double precision, $6::text::timestamptz, $7::integer") + " AS id",
 		enqueueMany: call("id", "enqueue_many", "$1::text, $2::text[], ARRAY(SELECT p::jsonb FROM unnest($3::text[]) AS p), $4::smallint[], "+
@@ -67,6 +71,11 @@ func queryIDs(ctx context.Context, db DB, capacity int, sql string, args ...any)
 	if err != nil {
 		return nil, err
 	}
+	return collectIDs(rows, capacity)
+}
+
+// collectIDs reads the rows of such a statement, and closes them.
+func collectIDs(rows pgx.Rows, capacity int) ([]int64, error) {
 	defer rows.Close()
 	ids := make([]int64, 0, capacity)
 	for rows.Next() {

@@ -18,6 +18,8 @@ const ourName = "ours"
 var (
 	oursOne = contender{name: ourName, program: "ours", processes: 1}
 	oursTwo = contender{name: "ours, 2 processes", program: "ours", processes: 2}
+	// oursBatch sends a transaction as a batch.
+	oursBatch = contender{name: "ours, in a batch", program: "ours", mode: modeBatch, processes: 1}
 
 	riverDefault    = contender{name: "River, defaults", program: "river", processes: 1, most: 10_000}
 	riverFast       = contender{name: "River, fastest", program: "river", mode: modeFast, processes: 1}

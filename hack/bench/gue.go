@@ -43,7 +43,7 @@ func (gueProgram) producer(ctx context.Context, spec Spec) (func(context.Context
 		return nil, err
 	}
 	return func(ctx context.Context, n int, payload func() Payload) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return inTransaction(ctx, pool, spec, func(tx pgx.Tx) error {
 			jobs := make([]*gue.Job, n)
 			for i := range jobs {
 				args, err := json.Marshal(payload())

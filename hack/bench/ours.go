@@ -52,8 +52,18 @@ func (ours) producer(ctx context.Context, spec Spec) (func(context.Context, int,
 	if err != nil {
 		return nil, err
 	}
+	if spec.Mode == modeBatch {
+		return func(ctx context.Context, _ int, payload func() Payload) error {
+			batch := &pgx.Batch{}
+			batch.Queue(placeOrder, "an order")
+			if err := client.EnqueueInBatch(batch, spec.Queues[0], nil, queue.NewJob{Kind: jobKind, Payload: payload()}); err != nil {
+				return err
+			}
+			return pool.SendBatch(ctx, batch).Close()
+		}, nil
+	}
 	return func(ctx context.Context, n int, payload func() Payload) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return inTransaction(ctx, pool, spec, func(tx pgx.Tx) error {
 			jobs := make([]queue.NewJob, n)
 			for i := range jobs {
 				jobs[i] = queue.NewJob{Kind: jobKind, Payload: payload()}

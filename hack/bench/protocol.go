@@ -17,6 +17,7 @@ const (
 	modeDefault = ""       // what its documentation starts with
 	modeFast    = "fast"   // its documented settings for the most jobs per second
 	modePrompt  = "prompt" // its documented settings for the least latency, where these differ
+	modeBatch   = "batch"  // a transaction of ours is one batch of statements
 )
 
 // defaultQueue is the queue of every measurement that needs one only.
@@ -40,6 +41,9 @@ type Spec struct {
 	PayloadBytes int `json:"payloadBytes"`
 	// Bulk is how many are enqueued by one call; 1 is a transaction each.
 	Bulk int `json:"bulk"`
+	// Order asks for a row in the table orders, of the producer's own, in each job's
+	// transaction.
+	Order bool `json:"order"`
 	// Connections is how many producers enqueue side by side.
 	Connections int `json:"connections"`
 	// Rate is how many jobs to enqueue per second; 0 is as many as possible.

@@ -76,7 +76,7 @@ func (riverProgram) producer(ctx context.Context, spec Spec) (func(context.Conte
 			_, err := client.InsertManyFast(ctx, jobs)
 			return err
 		}
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return inTransaction(ctx, pool, spec, func(tx pgx.Tx) error {
 			_, err := client.InsertTx(ctx, tx, riverArgs{payload()}, opts)
 			return err
 		})

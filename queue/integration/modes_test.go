@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -152,6 +154,51 @@ var _ = Describe("behind a pooler (Q14)", func() {
 		Entry("exec", pgx.QueryExecModeExec),
 		Entry("simple protocol", pgx.QueryExecModeSimpleProtocol),
 	)
+
+	DescribeTable("enqueues in a batch with the caller's rows, all or none (Q1, Q9), with", func(mode pgx.QueryExecMode) {
+		e := newEnv(nil)
+		conn := connect(e, mode)
+		_, err := conn.Exec(e.ctx, `CREATE TEMP TABLE orders (id text PRIMARY KEY)`)
+		Expect(err).NotTo(HaveOccurred())
+		var one, more []int64
+		batch := &pgx.Batch{}
+		batch.Queue(`INSERT INTO orders VALUES ($1)`, "a")
+		Expect(e.c.EnqueueInBatch(batch, "q", func(ids []int64) { one = ids }, queue.NewJob{Kind: "k", Payload: `it's`})).To(Succeed())
+		Expect(e.c.EnqueueInBatch(batch, "q", func(ids []int64) { more = ids }, queue.NewJob{Kind: "k"}, queue.NewJob{Kind: "later", Delay: time.Hour})).To(Succeed())
+		Expect(e.c.EnqueueInBatch(batch, "q", nil, queue.NewJob{Kind: "k"})).To(Succeed())
+		Expect(conn.SendBatch(e.ctx, batch).Close()).To(Succeed())
+		Expect(one).To(HaveLen(1))
+		Expect(more).To(HaveLen(2))
+		Expect(e.job(one[0]).Payload).To(MatchJSON(`"it's"`))
+		Expect(e.job(more[1]).State).To(Equal(queue.StateScheduled))
+
+		for _, refused := range []struct {
+			queue string
+			job   queue.NewJob
+			err   error
+		}{
+			{"nope", queue.NewJob{Kind: "k"}, queue.ErrQueueNotFound},
+			{"q", queue.NewJob{}, queue.ErrInvalidArgument},
+			{"q", queue.NewJob{Kind: "k", Payload: strings.Repeat("x", 300_000)}, queue.ErrPayloadTooLarge},
+			{"q", queue.NewJob{Kind: "k", Payload: json.RawMessage(`"\ud800"`)}, queue.ErrInvalidPayload},
+		} {
+			batch = &pgx.Batch{}
+			batch.Queue(`INSERT INTO orders VALUES ($1)`, "b")
+			Expect(e.c.EnqueueInBatch(batch, "q", nil, queue.NewJob{Kind: "k"})).To(Succeed())
+			Expect(e.c.EnqueueInBatch(batch, refused.queue, func([]int64) { Fail("ids of a refused job") }, refused.job)).To(Succeed())
+			batch.Queue(`INSERT INTO orders VALUES ($1)`, "c")
+			Expect(conn.SendBatch(e.ctx, batch).Close()).To(MatchError(refused.err))
+		}
+		batch = &pgx.Batch{}
+		Expect(e.c.EnqueueInBatch(batch, "q", nil)).To(Succeed())
+		Expect(e.c.EnqueueInBatch(batch, "q", nil, queue.NewJob{Kind: "k", Payload: func() {}})).To(MatchError(queue.ErrInvalidPayload))
+		Expect(e.c.EnqueueInBatch(batch, "q\x00", nil, queue.NewJob{Kind: "k"})).To(MatchError(queue.ErrInvalidArgument))
+		Expect(batch.Len()).To(BeZero())
+		var orders int
+		Expect(conn.QueryRow(e.ctx, `SELECT count(*) FROM orders`).Scan(&orders)).To(Succeed())
+		Expect(orders).To(Equal(1))
+		Expect(query[int](e, `SELECT count(*) FROM jobqueue.jobs`)).To(Equal(4))
+	}, modes)
 
 	It("and inside one transaction", func() {
 		e := newEnv(nil)
