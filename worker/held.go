@@ -33,7 +33,7 @@ type held struct {
 
 	mu          sync.Mutex
 	stage       stage
-	cancel      context.CancelCauseFunc
+	cancel      context.CancelCauseFunc // only while it is in stageRunning: the slot's next job may have the same
 	startedAt   time.Time
 	returned    bool // the handler is back
 	succeeded   bool // Job.Succeed was accepted inside the handler's transaction
@@ -111,16 +111,14 @@ func (h *held) abandon() (settled, succeeded bool) {
 // handler is left alone to return. It is false when there was nothing to lose.
 func (h *held) lose() bool {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.succeeded || h.stage == stageSettled || h.stage == stageLost {
-		h.mu.Unlock()
 		return false
 	}
-	h.stage = stageLost
-	cancel := h.cancel
-	h.mu.Unlock()
-	if cancel != nil {
-		cancel(ErrLeaseLost)
+	if h.stage == stageRunning {
+		h.cancel(ErrLeaseLost)
 	}
+	h.stage = stageLost
 	return true
 }
 
@@ -128,14 +126,13 @@ func (h *held) lose() bool {
 // handler's result still counts if it comes in time.
 func (h *held) interrupt() bool {
 	h.mu.Lock()
-	cancel := h.cancel
-	running := h.stage == stageRunning
-	h.interrupted = h.interrupted || running
-	h.mu.Unlock()
-	if running {
-		cancel(ErrShutdown)
+	defer h.mu.Unlock()
+	if h.stage != stageRunning {
+		return false
 	}
-	return running
+	h.interrupted = true
+	h.cancel(ErrShutdown)
+	return true
 }
 
 // writeOff reports, once, a handler that goes on past the hard limit; settled

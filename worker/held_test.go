@@ -80,6 +80,30 @@ func TestHeldLostJobDoesNotBegin(t *testing.T) {
 	}
 }
 
+// The slot's next job may have the same context, so no cancel may come after finish.
+func TestHeldCancelsBeforeItCanFinish(t *testing.T) {
+	for name, step := range map[string]func(*held) bool{"lose": (*held).lose, "interrupt": (*held).interrupt} {
+		t.Run(name, func(t *testing.T) {
+			h, cancelled := makeHeld(1, time.Minute, time.Minute), false
+			cancel := func(error) {
+				cancelled = true
+				if h.mu.TryLock() {
+					t.Error("finish could return before the context is cancelled")
+					h.mu.Unlock()
+				}
+			}
+			if !h.begin(cancel, time.Now()) || !step(h) || !cancelled {
+				t.Error("a running job's context is not cancelled")
+			}
+			h.finish()
+			cancelled = false
+			if step(h) || cancelled {
+				t.Error("the context is cancelled after the handler's return")
+			}
+		})
+	}
+}
+
 func TestHeldContextCauses(t *testing.T) {
 	h := makeHeld(1, time.Minute, time.Minute)
 	ctx := h.testBegin(t)

@@ -13,34 +13,54 @@ var errGoexit = errors.New("worker: the handler called runtime.Goexit")
 
 // slot runs one job after the other until the backlog is closed and empty.
 func (e *engine) slot(i int) {
+	var parent slotContext
+	defer parent.end()
 	for {
 		h := e.backlog.pop()
 		if h == nil {
 			return
 		}
-		e.execute(i, h)
+		e.execute(i, h, &parent)
 		e.backlog.done()
 	}
 }
 
+// slotContext is the parent of the contexts of a slot's jobs: what a job's held cancels,
+// with a cause, while its handler runs. One that was not cancelled serves the next job,
+// which spares each of them a third of what contexts cost.
+type slotContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+}
+
+// renew makes a new one of base if it must.
+func (c *slotContext) renew(base context.Context) {
+	if c.Context == nil || c.Err() != nil {
+		c.end()
+		c.Context, c.cancel = context.WithCancelCause(base)
+	}
+}
+
+func (c *slotContext) end() {
+	if c.cancel != nil {
+		c.cancel(nil)
+	}
+}
+
 // execute runs the handler of one job and passes its result on.
-func (e *engine) execute(i int, h *held) {
+func (e *engine) execute(i int, h *held, parent *slotContext) {
 	begun := time.Now()
 	if h.overdue(begun) {
 		e.pace.overtaken(begun.Sub(h.claimedAt))
 		e.giveBack([]*held{h})
 		return
 	}
-	ctx, cancel := context.WithCancelCause(e.handlerBase)
-	defer cancel(nil)
-	if !h.begin(cancel, begun) {
+	parent.renew(e.handlerBase)
+	if !h.begin(parent.cancel, begun) {
 		return
 	}
-	if limit := h.limit(begun); !limit.IsZero() {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, limit, ErrTimeout)
-		defer stop()
-	}
+	ctx, stop := h.context(parent, begun)
+	defer stop()
 	e.current[i].Store(h)
 	e.metrics.running.Inc()
 	if e.begun.Add(1) == e.cfg.RecycleJobs {
@@ -61,6 +81,14 @@ func (e *engine) execute(i int, h *held) {
 	err := e.invoke(ctx, h)
 	returned = true
 	e.finished(ctx, h, time.Since(begun), err)
+}
+
+// context is the handler's, until the handler has returned.
+func (h *held) context(parent context.Context, begun time.Time) (context.Context, context.CancelFunc) {
+	if limit := h.limit(begun); !limit.IsZero() {
+		return context.WithDeadlineCause(parent, limit, ErrTimeout)
+	}
+	return context.WithCancel(parent)
 }
 
 // limit is when the handler's context ends: the timeout counted from its start,

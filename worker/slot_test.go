@@ -39,6 +39,56 @@ func execute1[T any](t *testing.T, payload string, timeout time.Duration, h func
 	return e.completer.pending[0]
 }
 
+// executeAll runs jobs of kind "k" one after the other through one slot.
+func executeAll(t *testing.T, jobs []*held, h func(context.Context, *Job[struct{}]) error) {
+	t.Helper()
+	w := makeWorker(t, Config{Slots: 1}, WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	Handle(w, "k", h)
+	kinds, err := w.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(w, kinds)
+	e.handlerBase = context.Background()
+	for _, job := range jobs {
+		job.handler, job.Payload = w.handlers["k"], json.RawMessage(`{}`)
+	}
+	e.slots.Go(func() { e.slot(0) })
+	e.backlog.push(jobs)
+	e.backlog.close()
+	e.slots.Wait()
+}
+
+func TestSlotCancelsTheContextOfTheJobThatIsLostOnly(t *testing.T) { // Q4
+	jobs := []*held{makeHeld(1, time.Minute, time.Minute), makeHeld(2, time.Minute, time.Minute), makeHeld(3, time.Minute, time.Minute)}
+	var last context.Context
+	ran := 0
+	executeAll(t, jobs, func(ctx context.Context, j *Job[struct{}]) error {
+		ran++
+		if ctx.Err() != nil {
+			t.Errorf("job %d begins with a context that has ended: %v", j.ID, context.Cause(ctx))
+		}
+		switch j.ID {
+		case 1:
+			last = ctx
+		case 2:
+			if !errors.Is(context.Cause(last), context.Canceled) {
+				t.Errorf("the context of a job that has ended has the cause %v", context.Cause(last))
+			}
+			if jobs[0].lose() || jobs[0].interrupt() || ctx.Err() != nil {
+				t.Errorf("a job that has ended is lost, or the next one for it: %v", context.Cause(ctx))
+			}
+			if !jobs[1].lose() || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
+				t.Errorf("the cause of a lost job's context is %v", context.Cause(ctx))
+			}
+		}
+		return nil
+	})
+	if ran != 3 {
+		t.Errorf("%d jobs ran, want 3", ran)
+	}
+}
+
 func TestSlotDecodesThePayload(t *testing.T) {
 	type args struct{ To string }
 	var got Job[args]
